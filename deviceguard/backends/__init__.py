@@ -1,0 +1,1 @@
+"""What is known of each kind of device. Nothing outside this folder (and ``simulate``) names a device type."""

@@ -1,0 +1,139 @@
+"""The only loop: event, ledger, rules, selection, report, policy. Also where a rule's own failure ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+
+from deviceguard.allowing import is_allowed
+from deviceguard.context import Context
+from deviceguard.events import Event, RunEnded, StepEnded
+from deviceguard.findings import Finding
+from deviceguard.ledger import Ledger
+from deviceguard.naming.frames import ignored_codes, user_site, with_source
+from deviceguard.naming.subjects import Subjects
+from deviceguard.policies.policy import Policy
+from deviceguard.reports.report import Report
+from deviceguard.rules.rule import Rule
+from deviceguard.settings import Settings
+from deviceguard.steps import Steps
+
+log = logging.getLogger("deviceguard")
+
+MAX_FAILURES = 5
+"""After so many failures of its own the guard switches itself off."""
+
+
+class Engine:
+    """Runs the rules of one session.
+
+    Args:
+        settings: the settings in force.
+        rules: the rule classes that are on.
+        policy: what to do with a finding.
+        report: where findings are kept.
+    """
+
+    def __init__(self, settings: Settings, rules: Iterable[type[Rule]], policy: Policy, report: Report) -> None:
+        self.settings = settings
+        self.report = report
+        self.policy = policy
+        self.steps = Steps(settings.full_steps, settings.sample_period)
+        self.ledger = Ledger(self.steps)
+        self.context = Context(settings, self.ledger, self.steps, Subjects(self.ledger))
+        self._by_event: dict[type[Event], list[tuple[Rule, str]]] = {}
+        self._off: set[str] = set()
+        self._failures = 0
+        for cls in rules:
+            rule = cls(self.context)
+            for kind, names in cls.handlers().items():
+                self._by_event.setdefault(kind, []).extend((rule, name) for name in names)
+
+    @property
+    def wanted(self) -> frozenset[type[Event]]:
+        """The events somebody here needs; sources that provide none of them are not installed."""
+        return frozenset(self._by_event) | self.ledger.wanted | frozenset(Steps.EVENTS)
+
+    @property
+    def is_off(self) -> bool:
+        """True once the guard has switched itself off after failures of its own."""
+        return self._failures >= MAX_FAILURES
+
+    def handle(self, event: Event, applying: bool = True) -> None:
+        """Take an event through the whole chain.
+
+        Args:
+            event: what happened.
+            applying: False for a session that only records, because an inner one applies its policy.
+
+        Raises:
+            DeviceGuardError, DeviceGuardWarning: only what the policy decides to raise.
+        """
+        if self.is_off:
+            return
+        ended = self._before_rules(event)
+        findings = self._ask(ended) if ended is not None else []
+        findings += self._ask(event)
+        for finding in findings:
+            self._settle(finding, applying, event)
+
+    def _before_rules(self, event: Event) -> StepEnded | None:
+        try:
+            ended = self.steps.handle(event)
+            self.ledger.handle(event)
+        except Exception:
+            self._failed("the ledger", event)
+            return None
+        return ended
+
+    def _ask(self, event: Event) -> list[Finding]:
+        found: list[Finding] = []
+        for rule, name in self._by_event.get(type(event), ()):
+            if rule.code in self._off or (event.occurrence and is_allowed(rule.code)):
+                continue
+            try:
+                yielded = getattr(rule, name)(event)
+                if yielded is not None:
+                    found.extend(yielded)
+            except Exception:
+                self._off.add(rule.code)
+                self._failed(f"rule {rule.code}, which is off from now on", event)
+        return found
+
+    def _settle(self, finding: Finding, applying: bool, event: Event) -> None:
+        try:
+            complete = self._complete(finding, ending=isinstance(event, RunEnded))
+            if self._is_silenced(complete):
+                return
+            is_new = self.report.add(complete)
+        except Exception:
+            self._failed(f"a finding of {finding.rule}", event)
+            return
+        if is_new and applying:
+            self.policy.apply(complete, event)
+
+    def _complete(self, finding: Finding, ending: bool) -> Finding:
+        site = with_source(finding.site) if finding.site is not None else user_site()
+        step = self.steps.index if self.steps.training and not ending else None
+        return dataclasses.replace(
+            finding,
+            site=site,
+            first_step=finding.first_step if finding.first_step is not None else step,
+            last_step=finding.last_step if finding.last_step is not None else step,
+        )
+
+    def _is_silenced(self, finding: Finding) -> bool:
+        if is_allowed(finding.rule):
+            return True
+        named = ignored_codes(finding.site)
+        return named is not None and any(part == "ALL" or finding.rule.startswith(part) for part in named)
+
+    def _failed(self, where: str, event: Event) -> None:
+        self._failures += 1
+        self.report.internal_errors += 1
+        if self._failures == 1 or self.is_off:
+            note = " deviceguard switches itself off; the run goes on." if self.is_off else ""
+            log.warning(
+                "deviceguard failed in %s while handling %s.%s", where, type(event).__name__, note, exc_info=True
+            )

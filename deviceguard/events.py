@@ -1,0 +1,363 @@
+"""The events sources emit and rules consume: few, coarse, and free of how they were captured.
+
+An event lives only while it is handled. It holds the user's objects by strong reference, so nobody keeps an event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Event:
+    """Base of all events.
+
+    ``occurrence`` is True for events that are themselves what a rule counts (a host read, an upload): inside an
+    ``allow(...)`` region they do not reach the allowed rules. Events that carry state (a step, a conversion) always do.
+    """
+
+    occurrence: ClassVar[bool] = False
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class RunStarted(Event):
+    """The guarded block was entered."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class RunEnded(Event):
+    """The guarded block is being left; the last chance to report what needed the whole run to judge.
+
+    Attributes:
+        error: the exception that leaves the block, or None.
+    """
+
+    error: BaseException | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleMade(Event):
+    """``nn.Module.__init__`` ran for an object (its attributes are not there yet)."""
+
+    module: nn.Module
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ParameterRegistered(Event):
+    """A parameter became an attribute of a module.
+
+    Attributes:
+        previous: the parameter that had the name before, or None.
+    """
+
+    module: nn.Module
+    name: str
+    parameter: torch.nn.Parameter | None
+    previous: torch.nn.Parameter | None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleRegistered(Event):
+    """A module became a child of another.
+
+    Attributes:
+        previous: the child that had the name before, or None.
+    """
+
+    module: nn.Module
+    name: str
+    child: nn.Module | None
+    previous: nn.Module | None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleCalled(Event):
+    """A module's ``__call__`` is about to run its forward.
+
+    Attributes:
+        is_root: True for the outermost module of this thread's call.
+        parent: the module whose forward made this call, or None for a root.
+    """
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    is_root: bool
+    parent: nn.Module | None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleReturned(Event):
+    """A module's forward returned. Not emitted when it raised."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+    is_root: bool
+    parent: nn.Module | None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class LossComputed(Event):
+    """A loss function of ``torch.nn.functional`` returned.
+
+    Attributes:
+        function: its name, ``cross_entropy``.
+        operands: the tensors by the argument's name: ``input``, ``target``, ``weight``, ``pos_weight``, ...
+        output: what it returned.
+    """
+
+    function: str
+    operands: Mapping[str, torch.Tensor]
+    output: Any
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class BackwardStarted(Event):
+    """``backward()`` or ``autograd.grad()`` is about to run.
+
+    Attributes:
+        tensors: the roots of the graph.
+        accumulates: True when gradients go to ``.grad`` (``backward``), False for ``autograd.grad``.
+    """
+
+    tensors: Sequence[torch.Tensor]
+    accumulates: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class BackwardEnded(Event):
+    """The backward pass returned. Fields as in :class:`BackwardStarted`."""
+
+    tensors: Sequence[torch.Tensor]
+    accumulates: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class OptimizerCreated(Event):
+    """An optimizer finished its constructor, or a copy of one was restored.
+
+    Attributes:
+        source: the optimizer it was deep-copied from, if that is known.
+    """
+
+    optimizer: Optimizer
+    source: Optimizer | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class OptimizerStepping(Event):
+    """``step()`` is about to run."""
+
+    optimizer: Optimizer
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class OptimizerStepped(Event):
+    """``step()`` returned."""
+
+    optimizer: Optimizer
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ParamGroupAdded(Event):
+    """``add_param_group`` returned (also once per group while an optimizer is constructed)."""
+
+    optimizer: Optimizer
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class OptimizerStateLoaded(Event):
+    """``Optimizer.load_state_dict`` returned.
+
+    Attributes:
+        state: the dictionary that was loaded.
+    """
+
+    optimizer: Optimizer
+    state: Mapping[str, Any]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class GradientsCleared(Event):
+    """``zero_grad`` of an optimizer or a module returned.
+
+    Attributes:
+        owner: the optimizer or module.
+        set_to_none: False where gradients were filled with zeros.
+    """
+
+    owner: Optimizer | nn.Module
+    set_to_none: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class GradientsClipped(Event):
+    """A clipping function of ``torch.nn.utils`` is about to run.
+
+    Attributes:
+        function: ``clip_grad_norm_`` or ``clip_grad_value_``.
+        parameters: the parameters it received, read without consuming the user's iterator.
+        exhausted: True when it received an iterator that had nothing left.
+    """
+
+    function: str
+    parameters: Sequence[torch.Tensor]
+    exhausted: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleConverted(Event):
+    """The outermost ``_apply`` returned: ``.to``, ``.cuda``, ``.half``, ``.to_empty`` and the like.
+
+    Attributes:
+        replaced: (old, new) for each parameter that is another object than before.
+        moved_from: the devices its parameters and buffers had before, as text.
+        moved_to: the devices they have now.
+    """
+
+    module: nn.Module
+    replaced: Sequence[tuple[torch.nn.Parameter, torch.nn.Parameter]]
+    moved_from: frozenset[str]
+    moved_to: frozenset[str]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleCopied(Event):
+    """A module was deep-copied or unpickled.
+
+    Attributes:
+        source: the original of a deep copy; None for an unpickled module.
+        copy: the new module (only this object; its children have events of their own).
+    """
+
+    source: nn.Module | None
+    copy: nn.Module
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ParameterCopied(Event):
+    """A parameter was deep-copied."""
+
+    source: torch.nn.Parameter
+    copy: torch.nn.Parameter
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleStateLoaded(Event):
+    """``Module.load_state_dict`` returned.
+
+    Attributes:
+        state: the dictionary that was loaded.
+        replaced: (old, new) for each parameter that is another object than before (``assign=True``).
+        matched: number of keys of ``state`` that the module took.
+    """
+
+    module: nn.Module
+    state: Mapping[str, Any]
+    strict: bool
+    replaced: Sequence[tuple[torch.nn.Parameter, torch.nn.Parameter]]
+    matched: int
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleStateTaken(Event):
+    """The outermost ``Module.state_dict`` returned."""
+
+    module: nn.Module
+    state: Mapping[str, Any]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ObjectSaved(Event):
+    """``torch.save`` returned.
+
+    Attributes:
+        obj: what was saved.
+    """
+
+    obj: Any
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class HostRead(Event):
+    """The host waits for a value of an accelerator tensor.
+
+    Attributes:
+        call: how the value was asked for, as the user writes it: ``.item()``, ``float()``, ``tolist()``.
+        family: ``scalar``, ``format``, ``copy``, ``branch``, ``shape``, ``number``: what kind of read it is.
+        tensor: the tensor read.
+        explicit: True where the person wrote the transfer, False where it is a side effect.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    family: str
+    tensor: torch.Tensor
+    explicit: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class StepEnded(Event):
+    """A training step (or, in a run without an optimizer, an inference step) is over.
+
+    Attributes:
+        index: its number, counted from 0.
+        training: False for an inference step.
+    """
+
+    index: int
+    training: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Operand:
+    """A tensor that took part in a call which failed.
+
+    Attributes:
+        role: the callee's name for it: ``input``, ``target``, ``weight``, ``self``; positional ones ``argument 1``.
+        expression: the user's expression for it (``images``, ``batch["x"]``); None when it cannot be told.
+        tensor: the tensor.
+    """
+
+    role: str
+    expression: str | None
+    tensor: torch.Tensor
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class CallFailed(Event):
+    """An exception leaves the guarded block and comes from a call into PyTorch.
+
+    Attributes:
+        error: the exception.
+        traceback: its traceback.
+        problem: ``device``, ``dtype``, ``index-device``, ``generator-device``, ... or ``other``.
+        callee: what refused, as the user would call it: ``nn.Linear``, ``F.mse_loss``, ``a + b``, ``SGD.step``.
+        kind: ``module``, ``loss``, ``function``, ``operator``, ``index``, ``optimizer``, ``backward``.
+        module: the module that refused, for ``module`` and loss modules.
+        optimizer: the optimizer, for ``optimizer``.
+        operands: the tensors that took part.
+        frame: the user's frame.
+        line: line in that frame where the call stands.
+    """
+
+    error: BaseException
+    traceback: TracebackType
+    problem: str
+    callee: str
+    kind: str
+    module: nn.Module | None
+    optimizer: Optimizer | None
+    operands: Sequence[Operand]
+    frame: FrameType
+    line: int

@@ -1,0 +1,1 @@
+"""Thin adapters for frameworks, each behind an extra."""

@@ -1,0 +1,1 @@
+"""What to do with a finding: record, warn, raise, or repair."""

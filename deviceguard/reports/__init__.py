@@ -1,0 +1,1 @@
+"""How findings reach people and programs. Reports only read."""

@@ -1,0 +1,92 @@
+"""The JSON report: plain data with a versioned schema, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from deviceguard.findings import Finding, Site, Subject
+
+if TYPE_CHECKING:
+    from deviceguard.reports.report import Report
+
+SCHEMA = 1
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """The report as plain data."""
+    from deviceguard import __version__
+
+    torch = sys.modules.get("torch")
+    return {
+        "schema": SCHEMA,
+        "deviceguard": __version__,
+        "torch": str(torch.__version__) if torch is not None else None,
+        "internal_errors": report.internal_errors,
+        "findings": [finding_dict(finding) for finding in report.findings],
+    }
+
+
+def finding_dict(finding: Finding) -> dict[str, Any]:
+    """One finding as plain data."""
+    site = finding.site
+    return {
+        "rule": finding.rule,
+        "name": finding.name,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "file": site.file if site else None,
+        "line": site.line if site else None,
+        "function": site.function if site else None,
+        "source": site.source if site else None,
+        "via": site.via if site else None,
+        "subjects": [_subject_dict(subject) for subject in finding.subjects],
+        "fix": finding.fix,
+        "count": finding.count,
+        "first_step": finding.first_step,
+        "last_step": finding.last_step,
+        "cost": dict(finding.cost),
+    }
+
+
+def _subject_dict(subject: Subject) -> dict[str, Any]:
+    return {
+        "name": subject.name,
+        "kind": subject.kind,
+        "device": subject.device,
+        "dtype": subject.dtype,
+        "shape": list(subject.shape) if subject.shape is not None else None,
+        "made_at": _site_dict(subject.made_at),
+    }
+
+
+def _site_dict(site: Site | None) -> dict[str, Any] | None:
+    if site is None:
+        return None
+    return {"file": site.file, "line": site.line, "function": site.function, "source": site.source}
+
+
+def write(report: Report, path: str | os.PathLike[str]) -> None:
+    """Write the report to a file, replacing it in one move, so that a reader never sees half of it.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    target = pathlib.Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(as_dict(report), file, indent=1)
+            file.write("\n")
+        mask = os.umask(0)
+        os.umask(mask)
+        pathlib.Path(name).chmod(0o666 & ~mask)
+        pathlib.Path(name).replace(target)
+    except BaseException:
+        pathlib.Path(name).unlink(missing_ok=True)
+        raise

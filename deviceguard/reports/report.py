@@ -1,0 +1,60 @@
+"""The findings of one session, each once, with its count."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from deviceguard.findings import Finding, Severity
+
+
+class Report:
+    """What ``with deviceguard.watch() as report`` gives.
+
+    Attributes:
+        internal_errors: how often the guard itself failed; the run is not affected by it.
+    """
+
+    def __init__(self) -> None:
+        self._findings: dict[tuple[Any, ...], Finding] = {}
+        self._lock = threading.Lock()
+        self.internal_errors = 0
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings, worst first, then in the order in which they came."""
+        with self._lock:
+            return sorted(self._findings.values(), key=lambda finding: finding.severity.rank)
+
+    def add(self, finding: Finding) -> bool:
+        """Take a finding in.
+
+        Returns:
+            True when it is new, False when it was merged with one already here.
+        """
+        with self._lock:
+            earlier = self._findings.get(finding.identity)
+            self._findings[finding.identity] = finding if earlier is None else earlier.merged_with(finding)
+            return earlier is None
+
+    def of(self, selector: str) -> list[Finding]:
+        """The findings of a rule or family, ``"SYN"`` or ``"SYN001"``."""
+        return [finding for finding in self.findings if finding.rule.startswith(selector.upper())]
+
+    @property
+    def worst(self) -> Severity | None:
+        """The gravest severity present; None for an empty report."""
+        found = self.findings
+        return found[0].severity if found else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, in the published schema."""
+        from deviceguard.reports.json_report import as_dict
+
+        return as_dict(self)
+
+    def __len__(self) -> int:
+        return len(self._findings)
+
+    def __repr__(self) -> str:
+        return f"<deviceguard report: {len(self)} finding(s)>"

@@ -1,0 +1,41 @@
+"""A finding as plain text: what is wrong, which object, where, what to change."""
+
+from __future__ import annotations
+
+import os
+
+from deviceguard.findings import Finding, Site
+
+
+def finding_text(finding: Finding, place: bool = True) -> str:
+    """Two to a few lines.
+
+    Args:
+        finding: what to show.
+        place: whether to name file and line; a warning already does.
+    """
+    head = f"{finding.rule} {finding.name}: {finding.message}"
+    lines = [head]
+    if place and finding.site is not None:
+        lines.append(f"  at {short_site(finding.site)}")
+    lines.append(f"  fix: {finding.fix}")
+    return "\n".join(lines)
+
+
+def short_site(site: Site) -> str:
+    """``train.py:31  loss = criterion(out, target)`` with the path relative to the current folder."""
+    text = f"{short_path(site.file)}:{site.line}"
+    if site.source:
+        text += f"  {site.source}"
+    return text + (f"  (through {site.via})" if site.via else "")
+
+
+def short_path(path: str) -> str:
+    """A path relative to the current folder where that is shorter."""
+    if path.startswith("<"):
+        return path
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):
+        return path
+    return path if relative.startswith(".." + os.sep + "..") or len(relative) >= len(path) else relative

@@ -1,0 +1,1 @@
+"""CPY: copies of the model."""

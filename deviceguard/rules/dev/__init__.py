@@ -1,0 +1,1 @@
+"""DEV: what is placed on which device."""

@@ -1,0 +1,1 @@
+"""DTY: what has which dtype."""

@@ -1,0 +1,1 @@
+"""OPT: the optimizer and what it trains."""

@@ -1,0 +1,1 @@
+"""SYN: what makes the host wait for the device."""

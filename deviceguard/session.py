@@ -1,0 +1,82 @@
+"""One guarded stretch of a run: settings, rules, report and policy, from entry to exit. All ways in end here."""
+
+from __future__ import annotations
+
+import threading
+
+from deviceguard.engine import Engine, log
+from deviceguard.events import RunEnded, RunStarted
+from deviceguard.hub import HUB
+from deviceguard.policies.policy import Policy
+from deviceguard.policies.strict import StrictPolicy
+from deviceguard.policies.warn import WarnPolicy
+from deviceguard.reports.report import Report
+from deviceguard.rules.registry import rule_classes
+from deviceguard.settings import Settings
+
+_POLICIES: dict[str, type[Policy]] = {"warn": WarnPolicy, "strict": StrictPolicy, "migrate": WarnPolicy}
+
+
+class Session:
+    """Opened by ``open``, closed by ``close``; the guard in between.
+
+    Args:
+        settings: the settings in force. With policy ``off`` nothing is installed and the report stays empty.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.report = Report()
+        self.thread = 0
+        policy = _POLICIES.get(settings.policy, Policy)()
+        self.engine = Engine(settings, rule_classes(settings.codes()), policy, self.report)
+
+    def open(self) -> Report:
+        """Install the sources and start judging."""
+        if self.settings.policy != "off":
+            self.thread = threading.get_ident()
+            HUB.enter(self)
+            HUB.emit(RunStarted())
+        return self.report
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Judge what needed the whole run, remove the sources, write the report.
+
+        Args:
+            error: the exception that leaves the block, if one does.
+
+        Raises:
+            DeviceGuardError, DeviceGuardWarning: what the policy raises for the last findings.
+        """
+        if self.settings.policy == "off":
+            return
+        try:
+            self._explain(error)
+            self.engine.handle(RunEnded(error))
+        finally:
+            HUB.leave(self)
+            self._write()
+
+    def _explain(self, error: BaseException | None) -> None:
+        if error is None:
+            return
+        from deviceguard.sources.post_mortem import examine
+
+        try:
+            event = examine(error)
+        except Exception:
+            self.report.internal_errors += 1
+            log.warning("deviceguard could not examine %s", type(error).__name__, exc_info=True)
+            return
+        if event is not None:
+            self.engine.handle(event)
+
+    def _write(self) -> None:
+        if self.settings.json is None:
+            return
+        from deviceguard.reports.json_report import write
+
+        try:
+            write(self.report, self.settings.json)
+        except OSError as problem:
+            log.warning("deviceguard could not write %s: %s", self.settings.json, problem)

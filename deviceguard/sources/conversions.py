@@ -1,0 +1,99 @@
+"""Conversions of modules (``.to``, ``.cuda``, ``.half``, ``.to_empty``) and states loaded into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from torch import nn
+
+from deviceguard.events import Event, ModuleConverted, ModuleStateLoaded, ModuleStateTaken
+from deviceguard.sources.patching import Depth, Patches
+from deviceguard.sources.source import Emit, Source
+
+_Held = list[tuple[nn.Module, str, nn.Parameter]]
+
+
+class Conversions(Source):
+    """Emits once for the outermost conversion or load, with the parameters that are other objects than before."""
+
+    provides: ClassVar[frozenset[type[Event]]] = frozenset({ModuleConverted, ModuleStateLoaded, ModuleStateTaken})
+
+    def __init__(self, emit: Emit) -> None:
+        super().__init__(emit)
+        self._patches = Patches()
+        self._converting = Depth()
+        self._loading = Depth()
+        self._taking = Depth()
+
+    def install(self) -> None:  # noqa: D102
+        self._patches.replace(nn.Module, "_apply", self._apply)
+        self._patches.replace(nn.Module, "load_state_dict", self._load)
+        self._patches.replace(nn.Module, "state_dict", self._take)
+
+    def uninstall(self) -> None:  # noqa: D102
+        self._patches.restore()
+
+    def _apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            with self._converting as depth:
+                if depth > 1 or ModuleConverted not in self.wanted:
+                    return original(module, *args, **kwargs)
+                held, before = _held(module), _devices(module)
+                result = original(module, *args, **kwargs)
+            self.emit(ModuleConverted(module, _replaced(held), before, _devices(module)))
+            return result
+
+        return apply
+
+    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load_state_dict(module: nn.Module, state_dict: Any, strict: bool = True, *args: Any, **kwargs: Any) -> Any:
+            with self._loading as depth:
+                if depth > 1 or ModuleStateLoaded not in self.wanted:
+                    return original(module, state_dict, strict, *args, **kwargs)
+                held = _held(module)
+                result = original(module, state_dict, strict, *args, **kwargs)
+            unexpected = len(getattr(result, "unexpected_keys", ()))
+            matched = max(0, len(state_dict) - unexpected)
+            self.emit(ModuleStateLoaded(module, state_dict, strict, _replaced(held), matched))
+            return result
+
+        return load_state_dict
+
+    def _take(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            with self._taking as depth:
+                result = original(module, *args, **kwargs)
+            if depth == 1 and ModuleStateTaken in self.wanted:
+                self.emit(ModuleStateTaken(module, result))
+            return result
+
+        return state_dict
+
+
+def _held(root: nn.Module) -> _Held:
+    return [
+        (module, name, parameter)
+        for module in root.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+
+
+def _replaced(held: _Held) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    pairs = []
+    for module, name, old in held:
+        new = module._parameters.get(name)
+        if new is not None and new is not old:
+            pairs.append((old, new))
+    return pairs
+
+
+def _devices(root: nn.Module) -> frozenset[str]:
+    return frozenset(str(tensor.device) for tensor in _tensors(root))
+
+
+def _tensors(root: nn.Module) -> Iterator[Any]:
+    for module in root.modules():
+        yield from (tensor for tensor in module._parameters.values() if tensor is not None)
+        yield from (tensor for tensor in module._buffers.values() if tensor is not None)

@@ -1,0 +1,75 @@
+"""Calls of modules, through PyTorch's global forward hooks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+
+from deviceguard.events import Event, ModuleCalled, ModuleReturned
+from deviceguard.sources.source import Emit, Source
+
+
+class _Stack(threading.local):
+    """The modules whose forward is running in this thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.modules: list[nn.Module] = []
+
+
+class ModuleCalls(Source):
+    """Emits an event for each root call, and for the calls inside it while a step is examined in full."""
+
+    provides: ClassVar[frozenset[type[Event]]] = frozenset({ModuleCalled, ModuleReturned})
+
+    def __init__(self, emit: Emit) -> None:
+        super().__init__(emit)
+        self._stack = _Stack()
+        self._handles: list[Any] = []
+
+    def install(self) -> None:  # noqa: D102
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._before),
+            hooks.register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
+        ]
+
+    def uninstall(self) -> None:  # noqa: D102
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._stack = _Stack()
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling():
+            return
+        stack = self._stack.modules
+        parent = stack[-1] if stack else None
+        stack.append(module)
+        if (parent is None or self.detailed) and ModuleCalled in self.wanted:
+            try:
+                self.emit(ModuleCalled(module, args, _kwargs_of_caller(), parent is None, parent))
+            except BaseException:
+                stack.pop()
+                raise
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        """``rest`` is (kwargs, output) after a forward, and the output alone where the forward raised."""
+        if torch.compiler.is_compiling():
+            return
+        stack = self._stack.modules
+        while stack and stack.pop() is not module:
+            pass  # forwards that an exception other than Exception left behind
+        parent = stack[-1] if stack else None
+        if (parent is None or self.detailed) and ModuleReturned in self.wanted and len(rest) == 2:
+            self.emit(ModuleReturned(module, args, rest[0], rest[1], parent is None, parent))
+
+
+def _kwargs_of_caller() -> dict[str, Any]:
+    """Keyword arguments of the running module call; a global pre-hook is not given them."""
+    frame = sys._getframe(2)
+    found = frame.f_locals.get("kwargs")
+    return found if isinstance(found, dict) else {}

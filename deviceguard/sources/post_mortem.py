@@ -1,0 +1,303 @@
+"""Explains an exception that leaves the guarded block, from the frames of its traceback.
+
+Costs nothing while nothing fails, and runs none of the user's code: names are looked up in frames and ``__dict__``.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
+from deviceguard.events import CallFailed, Operand
+from deviceguard.naming.expressions import CallText, running_call
+from deviceguard.naming.frames import origin
+from deviceguard.naming.provenance import origin_of
+from deviceguard.sources.losses import LOSSES
+from deviceguard.sources.refusals import problem_of
+
+_LOSS_NAMES = frozenset(function.__name__ for function in LOSSES)
+_CHAIN = 4
+_DEPTH = 4
+
+
+def examine(error: BaseException) -> CallFailed | None:
+    """What PyTorch refused, to whom and with what; None where the exception is not of that kind."""
+    current: BaseException | None = error
+    for _ in range(_CHAIN):
+        if current is None or isinstance(current, DeviceGuardError | DeviceGuardWarning):
+            return None
+        if isinstance(current, Exception) and problem_of(current) != "other" and current.__traceback__ is not None:
+            return _failed_call(current, current.__traceback__)
+        current = current.__cause__ or current.__context__
+    return None
+
+
+@dataclasses.dataclass(slots=True)
+class _Entry:
+    """One line of the traceback."""
+
+    frame: FrameType
+    line: int
+    traceback: TracebackType
+
+
+def _failed_call(error: Exception, traceback: TracebackType) -> CallFailed | None:
+    entries = _entries(traceback)
+    users = [index for index, entry in enumerate(entries) if origin(entry.frame.f_code.co_filename) == "user"]
+    if not users:
+        return None
+    place, below = entries[users[-1]], entries[users[-1] + 1 :]
+    text = running_call(place.traceback)
+    failure = _Failure(error, traceback, problem_of(error), place, text)
+    event = _in_optimizer(failure, below) or _in_module(failure, below) or _in_function(failure, below)
+    event = event or _in_expression(failure, below)
+    return _climbed(event, entries[: users[-1] + 1])
+
+
+@dataclasses.dataclass(slots=True)
+class _Failure:
+    error: Exception
+    traceback: TracebackType
+    problem: str
+    place: _Entry
+    text: CallText | None
+
+    def event(self, callee: str, kind: str, operands: list[Operand], **known: Any) -> CallFailed:
+        return CallFailed(
+            error=self.error,
+            traceback=self.traceback,
+            problem=self.problem,
+            callee=callee,
+            kind=kind,
+            module=known.get("module"),
+            optimizer=known.get("optimizer"),
+            operands=operands,
+            frame=self.place.frame,
+            line=self.place.line,
+        )
+
+
+def _entries(traceback: TracebackType | None) -> list[_Entry]:
+    found = []
+    while traceback is not None:
+        if origin(traceback.tb_frame.f_code.co_filename) != "guard":
+            found.append(_Entry(traceback.tb_frame, traceback.tb_lineno, traceback))
+        traceback = traceback.tb_next
+    return found
+
+
+def _in_optimizer(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
+    for entry in reversed(below):
+        owner = entry.frame.f_locals.get("self")
+        if isinstance(owner, Optimizer):
+            return failure.event(f"{type(owner).__name__}.step", "optimizer", [], optimizer=owner)
+    return None
+
+
+def _in_module(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
+    for entry in reversed(below):
+        owner = entry.frame.f_locals.get("self")
+        if isinstance(owner, nn.Module) and entry.frame.f_code.co_name == "forward":
+            direct = _is_called_directly(owner, below)
+            operands = _operands_of_frame(entry.frame, failure, direct)
+            kind = "loss" if isinstance(owner, nn.modules.loss._Loss) else "module"
+            return failure.event(f"nn.{type(owner).__name__}", kind, operands, module=owner)
+    return None
+
+
+def _is_called_directly(module: nn.Module, below: list[_Entry]) -> bool:
+    """True when the module is the one the user's line calls, not a part of it."""
+    first = next(
+        (e.frame.f_locals.get("self") for e in below if isinstance(e.frame.f_locals.get("self"), nn.Module)), None
+    )
+    return first is module
+
+
+def _in_function(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
+    for entry in below:
+        code = entry.frame.f_code
+        if code.co_name in ("backward", "grad") and ("autograd" in code.co_filename or "_tensor" in code.co_filename):
+            return failure.event("backward", "backward", [])
+    named = [e for e in below if e.frame.f_code.co_filename == nn.functional.__file__]
+    if not named:
+        return None
+    entry = named[0]
+    name = entry.frame.f_code.co_name
+    operands = _operands_of_frame(entry.frame, failure, direct=True)
+    return failure.event(f"F.{name}", "loss" if name in _LOSS_NAMES else "function", operands)
+
+
+def _in_expression(failure: _Failure, below: list[_Entry]) -> CallFailed:
+    text = failure.text
+    if text is None:
+        return failure.event(_library_callee(below) or "this line", "function", [])
+    operands: list[Operand] = []
+    if text.kind == "index":
+        _add(operands, "self", text.callee, failure)
+        for part in text.positional:
+            _add(operands, "index", part, failure)
+        return failure.event(f"{text.callee}[...]", "index", operands)
+    if text.kind == "operator":
+        for role, side in zip(("left", "right"), text.positional, strict=False):
+            _add(operands, role, side, failure)
+        return failure.event(" ".join((text.positional[0] or "?", text.callee, "...")), "operator", operands)
+    base = text.callee.rpartition(".")[0]
+    _add(operands, "self", base, failure)
+    for index, part in enumerate(text.positional):
+        _add(operands, f"argument {index + 1}", part, failure)
+    for name, part in text.keywords:
+        _add(operands, name, part, failure)
+    kind = "loss" if text.callee.rpartition(".")[2] in _LOSS_NAMES else "function"
+    return failure.event(text.callee, kind, operands)
+
+
+def _library_callee(below: list[_Entry]) -> str | None:
+    return below[0].frame.f_code.co_name if below else None
+
+
+def _add(operands: list[Operand], role: str, expression: str | None, failure: _Failure) -> None:
+    if not expression:
+        return
+    for text, value in _resolved(expression, failure.place.frame):
+        operands.append(Operand(role, text, value))
+
+
+def _resolved(expression: str, frame: FrameType) -> list[tuple[str, torch.Tensor]]:
+    """The tensors an expression names, with the text of each part that could be looked up without running code."""
+    try:
+        tree = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return []
+    whole = lookup(tree, frame)
+    if isinstance(whole, torch.Tensor):
+        return [(expression, whole)]
+    if isinstance(whole, list | tuple):
+        return [(f"{expression}[{i}]", item) for i, item in enumerate(whole) if isinstance(item, torch.Tensor)]
+    found: list[tuple[str, torch.Tensor]] = []
+    for part in ast.iter_child_nodes(tree):
+        if isinstance(part, ast.expr) and not (isinstance(tree, ast.Call) and part is tree.func):
+            found += _resolved(ast.unparse(part), frame)
+        elif isinstance(tree, ast.Call) and isinstance(part, ast.Attribute):
+            found += _resolved(ast.unparse(part.value), frame)
+    return found
+
+
+def lookup(node: ast.expr, frame: FrameType) -> Any:
+    """The value of a name or a chain of plain attributes and constant indices; None where code would have to run."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        return _attribute(lookup(node.value, frame), node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        base = lookup(node.value, frame)
+        key = node.slice.value
+        if type(base) is dict:
+            return base.get(key)
+        if type(base) in (list, tuple) and isinstance(key, int) and -len(base) <= key < len(base):
+            return base[key]
+    return None
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    attributes = getattr(owner, "__dict__", None) if owner is not None else None
+    if not isinstance(attributes, dict):
+        return None
+    if name in attributes:
+        return attributes[name]
+    for registry in ("_parameters", "_buffers", "_modules"):
+        held = attributes.get(registry)
+        if isinstance(held, dict) and name in held:
+            return held[name]
+    return None
+
+
+def _operands_of_frame(frame: FrameType, failure: _Failure, direct: bool) -> list[Operand]:
+    """The tensors among the arguments of a running torch function, with the user's words for them.
+
+    Args:
+        frame: the function's frame; its arguments still stand in its locals.
+        failure: what failed, with the user's frame and call.
+        direct: whether the user's line calls this function itself, so that positions correspond.
+    """
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    offset = 1 if names and names[0] == "self" else 0
+    operands: list[Operand] = []
+    for position, name in enumerate(names):
+        if position < offset:
+            continue
+        text = failure.text.argument(position - offset, name) if direct and failure.text is not None else None
+        _collect(operands, name, text, frame.f_locals.get(name), failure)
+    return operands
+
+
+def _collect(
+    operands: list[Operand], role: str, text: str | None, value: Any, failure: _Failure, depth: int = _DEPTH
+) -> None:
+    if isinstance(value, torch.Tensor):
+        operands.append(Operand(role, text or _variable_in(failure.place.frame, value), value))
+    elif isinstance(value, list | tuple) and depth:
+        for item in value:
+            _collect(operands, role, text, item, failure, depth - 1)
+    elif isinstance(value, dict) and depth:
+        for key, item in value.items():
+            _collect(operands, f"{role}[{key!r}]", f"{text}[{key!r}]" if text else None, item, failure, depth - 1)
+
+
+def _variable_in(frame: FrameType, value: torch.Tensor) -> str | None:
+    return next((name for name, held in frame.f_locals.items() if held is value), None)
+
+
+def _climbed(event: CallFailed, users: list[_Entry]) -> CallFailed:
+    """The event as seen from the line where the operand came in.
+
+    An argument that a user's ``forward`` only passes on is reported where the model is called: that is where the batch
+    was forgotten.
+    """
+    if event.kind not in ("module", "function", "operator", "loss") or event.problem not in ("device", "dtype"):
+        return event
+    for outer in reversed(users[:-1]):
+        renamed = _one_frame_out(event, outer)
+        if renamed is None:
+            if origin(outer.frame.f_code.co_filename) == "user":
+                break
+            continue
+        event = renamed
+    return event
+
+
+def _one_frame_out(event: CallFailed, outer: _Entry) -> CallFailed | None:
+    code = event.frame.f_code
+    if code.co_name != "forward" or origin(outer.frame.f_code.co_filename) != "user":
+        return None
+    arguments = code.co_varnames[: code.co_argcount]
+    text = running_call(outer.traceback)
+    if text is None or text.kind != "call":
+        return None
+    operands, moved = [], False
+    for operand in event.operands:
+        position = _passed_on(operand, event.frame, event.line, arguments)
+        expression = text.argument(position - 1, arguments[position]) if position else None
+        moved = moved or expression is not None
+        operands.append(dataclasses.replace(operand, expression=expression or operand.expression))
+    if not moved:
+        return None
+    return dataclasses.replace(event, operands=operands, frame=outer.frame, line=outer.line)
+
+
+def _passed_on(operand: Operand, frame: FrameType, line: int, arguments: tuple[str, ...]) -> int:
+    """Position of the argument an operand is, 0 when it is something made in the function."""
+    name = operand.expression or ""
+    if name not in arguments[1:]:
+        return 0
+    bound = origin_of(name, frame, line).bound_at
+    if bound is not None and not (bound.source or "").replace(" ", "").startswith(f"{name}={name}."):
+        return 0
+    return arguments.index(name)

@@ -1,0 +1,40 @@
+"""The base of all sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from deviceguard.events import Event
+
+Emit = Callable[[Event], None]
+
+
+class Source:
+    """Captures one kind of thing while it is installed.
+
+    A source is installed once per process however many sessions want it, or once per thread where ``per_thread`` says
+    so, and leaves every object it touched as it found it.
+
+    Attributes:
+        provides: the events it can emit; it is installed only while somebody wants one of them.
+        per_thread: True for a source whose effect is limited to the thread it is installed in.
+        wanted: the events somebody wants now; kept up to date by the hub.
+        detailed: False while nobody examines the running step in full; a source may then skip what is only for that.
+    """
+
+    provides: ClassVar[frozenset[type[Event]]]
+    per_thread: ClassVar[bool] = False
+
+    def __init__(self, emit: Emit) -> None:
+        self.emit = emit
+        self.wanted: frozenset[type[Event]] = frozenset()
+        self.detailed = True
+
+    def install(self) -> None:
+        """Start capturing."""
+        raise NotImplementedError
+
+    def uninstall(self) -> None:
+        """Stop capturing and restore every attribute to the very object it was."""
+        raise NotImplementedError

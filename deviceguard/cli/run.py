@@ -1,0 +1,38 @@
+"""``deviceguard run``: run a script or module under the guard, as Python would run it without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from deviceguard.cli.supervision import Supervision
+from deviceguard.cli.target import Target, find_module, find_script
+from deviceguard.settings import load
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--policy", metavar="warn|strict|migrate", help="What to do with a finding.  [default: warn]")
+@click.option("--simulate", metavar="DEVICE", help="Simulate an accelerator: cuda, cuda:2, xla.")
+@click.option("--select", metavar="CODES", help="Rules or families that are on: DEV,OPT001.  [default: all]")
+@click.option("--ignore", metavar="CODES", help="Rules or families that are off.")
+@click.option("--json", metavar="FILE", help="Write the findings to FILE, also when the script dies.")
+@click.option("--quiet", "-q", is_flag=True, help="No summary at the end.")
+@click.option("-m", "is_module", is_flag=True, help="The target is a module, as with 'python -m'.")
+@click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE [ARGS]...")
+def run(target: tuple[str, ...], is_module: bool, quiet: bool, **given: Any) -> Callable[[], None]:
+    """Run a script, or with -m a module, under the guard.
+
+    What follows the script belongs to the script. Its exit status is the one of this command.
+    """
+    settings = load(given)
+    find = find_module if is_module else find_script
+
+    def execute() -> None:
+        Supervision(settings, quiet=quiet).run(lambda: find(target[0]), list(target[1:]))
+
+    return execute
+
+
+__all__ = ["Target", "run"]

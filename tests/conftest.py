@@ -1,0 +1,48 @@
+"""What every test shares: it must leave the process as it found it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a guard open or a simulation on, and clean up for the next one."""
+    yield
+    left = [*_open_sessions(), *_open_simulations()]
+    if left:
+        pytest.fail(f"left behind: {', '.join(left)}")
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The person who runs the tests may have the guard switched on in the environment."""
+    import os
+
+    for name in [name for name in os.environ if name.startswith("DEVICEGUARD")]:
+        monkeypatch.delenv(name)
+
+
+def _open_sessions() -> list[str]:
+    hub = sys.modules.get("deviceguard.hub")
+    if hub is None:
+        return []
+    sessions = hub.HUB.sessions
+    for session in sessions:
+        hub.HUB.leave(session)
+    return [f"a guard with policy {session.settings.policy}" for session in sessions]
+
+
+def _open_simulations() -> list[str]:
+    simulation = sys.modules.get("deviceguard.simulate")
+    if simulation is None or not simulation.active():
+        return []
+    from deviceguard.simulate import session
+
+    types = sorted(simulation.device_types())
+    while simulation.active():
+        session.leave()
+    return [f"a simulation of {', '.join(types)}"]

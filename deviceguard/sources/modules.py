@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from deviceguard.events import Event, ModuleCalled, ModuleReturned
+from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
 
@@ -30,8 +32,10 @@ class ModuleCalls(Source):
         super().__init__(emit)
         self._stack = _Stack()
         self._handles: list[Any] = []
+        self._patches = Patches()
 
     def install(self) -> None:  # noqa: D102
+        self._patches.replace(hooks, "_has_any_global_hook", _without_ours)
         self._handles = [
             hooks.register_module_forward_pre_hook(self._before),
             hooks.register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
@@ -41,6 +45,7 @@ class ModuleCalls(Source):
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._patches.restore()
         self._stack = _Stack()
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -73,3 +78,21 @@ def _kwargs_of_caller() -> dict[str, Any]:
     frame = sys._getframe(2)
     found = frame.f_locals.get("kwargs")
     return found if isinstance(found, dict) else {}
+
+
+def _without_ours(original: Callable[[], bool]) -> Callable[[], bool]:
+    """Keeps ``torch.compile`` from warning about global hooks when there are no others than the guard's."""
+
+    def _has_any_global_hook() -> bool:
+        return original() and any(
+            not getattr(hook, "__module__", "").startswith("deviceguard.")
+            for registry in (
+                hooks._global_backward_pre_hooks,
+                hooks._global_backward_hooks,
+                hooks._global_forward_hooks,
+                hooks._global_forward_pre_hooks,
+            )
+            for hook in registry.values()
+        )
+
+    return _has_any_global_hook

@@ -1,0 +1,225 @@
+"""The table: what each kind of operation does with operands on several devices.
+
+Every row was read off PyTorch's own CUDA build (see ``tests/simulate/test_placement.py``). A row is looked up by the
+name of the ATen operation, at the level where PyTorch's dispatcher has already taken composite functions apart, because
+that is where PyTorch itself checks. What no row names is an element-wise kernel and follows the last rule.
+
+======================  ================================================================================================
+kind                    operands on several devices
+======================  ================================================================================================
+crossing                ``copy_``, ``_to_copy``: allowed, the data crosses
+indexing                host index tensors index a device tensor; the reverse and a third device are refused
+masked fill             the mask must be with ``self``; a 0-dim host value is taken
+host arguments          the arguments named in HOST_ARGUMENTS stay on the host and are not compared
+convolution             refused in terms of input and weight *types* when the input is on the device
+checked kernel          refused by the generated wrapper, which names the argument and the method, 0-dim tensors too
+element-wise (rest)     0-dim host tensors mix in; everything else is refused, naming two devices
+======================  ================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from deviceguard.simulate.checked_kernels import CHECKED_WRAPPERS
+from deviceguard.simulate.labels import device_of
+
+#: Operations whose operands may be anywhere.
+CROSSING = frozenset(
+    """
+    aten::copy_ aten::_to_copy aten::copy aten::_copy_from aten::_copy_from_and_resize aten::set_ aten::resize_as_
+    aten::_has_compatible_shallow_copy_type aten::is_same_size aten::empty_like aten::zeros_like aten::ones_like
+    aten::full_like aten::rand_like aten::randn_like aten::randint_like aten::new_empty aten::new_zeros aten::new_ones
+    aten::new_full aten::new_empty_strided aten::result_type aten::is_set_to aten::_foreach_copy_ aten::view_as
+    aten::expand_as aten::reshape_as aten::_pin_memory aten::is_pinned
+    """.split()
+)
+
+#: Arguments which the real kernel wants on the host (or does not compare), by operation.
+HOST_ARGUMENTS: dict[str, frozenset[str]] = {
+    "aten::_pack_padded_sequence": frozenset({"lengths"}),
+    "aten::_pad_packed_sequence": frozenset({"batch_sizes"}),
+    "aten::_ctc_loss": frozenset({"targets", "input_lengths", "target_lengths"}),
+    "aten::_cudnn_ctc_loss": frozenset({"targets", "input_lengths", "target_lengths"}),
+    "aten::_thnn_fused_lstm_cell": frozenset(),
+    "aten::lstm": frozenset({"batch_sizes"}),
+    "aten::gru": frozenset({"batch_sizes"}),
+    "aten::rnn_tanh": frozenset({"batch_sizes"}),
+    "aten::rnn_relu": frozenset({"batch_sizes"}),
+    "aten::tensor_split": frozenset({"tensor_indices_or_sections"}),
+    "aten::histogramdd": frozenset({"weight"}),
+    "aten::_fused_adam_": frozenset({"state_steps"}),
+    "aten::_fused_adamw_": frozenset({"state_steps"}),
+}
+
+INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index"})
+MASKED_FILL = frozenset({"aten::masked_fill", "aten::masked_fill_"})
+CONVOLUTION = frozenset({"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"})
+
+_TYPE_NAMES = {
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+    torch.int64: "LongTensor",
+    torch.int32: "IntTensor",
+    torch.int16: "ShortTensor",
+    torch.int8: "CharTensor",
+    torch.uint8: "ByteTensor",
+    torch.bool: "BoolTensor",
+    torch.complex64: "ComplexFloatTensor",
+    torch.complex128: "ComplexDoubleTensor",
+}
+
+Operand = tuple[str, Tensor, "torch.device | None"]
+
+
+def type_name(dtype: torch.dtype, device: torch.device | None) -> str:
+    """The legacy name of a tensor type, such as ``torch.cuda.FloatTensor``."""
+    return f"torch.{'' if device is None else device.type + '.'}{_TYPE_NAMES.get(dtype, 'Tensor')}"
+
+
+def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    """Refuse what the device would refuse; say on which device new results are."""
+    operands = list(_operands(func, args, kwargs))
+    labels = {label for _, _, label in operands}
+    if len(labels) < 2:
+        return labels.pop() if labels else None
+    name = func._schema.name
+    if name in CROSSING:
+        return operands[0][2]
+    if name in INDEXING:
+        return _check_indexing(name, operands)
+    if name in MASKED_FILL:
+        return _check_masked_fill(operands)
+    if name in CONVOLUTION:
+        _check_convolution(operands)
+    host = HOST_ARGUMENTS.get(name)
+    if host is not None:
+        operands = [operand for operand in operands if operand[0] not in host]
+        if len({label for _, _, label in operands}) < 2:
+            return operands[0][2]
+    if name == "aten::_scaled_dot_product_attention" or name.startswith("aten::_scaled_dot_product"):
+        _check_attention(operands)
+    wrapper = checked_wrapper(func)
+    if wrapper is not None:
+        _check_generated(wrapper, operands)
+    return _check_elementwise(operands, _written(func))
+
+
+def _operands(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Operand]:
+    """The tensors of a call with the names of the schema, results (``out=``) first as the generated code has them."""
+    arguments = func._schema.arguments
+    bound: list[tuple[Any, Any]] = []
+    for position, argument in enumerate(arguments):
+        if position < len(args):
+            bound.append((argument, args[position]))
+        elif argument.name in kwargs:
+            bound.append((argument, kwargs[argument.name]))
+    bound.sort(key=lambda pair: not (pair[0].is_out))
+    for argument, value in bound:
+        if isinstance(value, Tensor):
+            yield argument.name, value, device_of(value)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if isinstance(item, Tensor):
+                    yield argument.name, item, device_of(item)
+
+
+def _written(func: Any) -> set[str]:
+    """The names of the arguments that the operation writes to."""
+    arguments = func._schema.arguments
+    return {item.name for item in arguments if item.alias_info is not None and item.alias_info.is_write}
+
+
+def checked_wrapper(func: Any) -> str | None:
+    """The name of the generated wrapper that checks this operation, if one does."""
+    name = func._schema.name.removeprefix("aten::")
+    overload = func._schema.overload_name
+    candidates = (f"{name}_{overload}" if overload else name, f"{overload}_{name}")
+    return next((candidate for candidate in candidates if candidate in CHECKED_WRAPPERS), None)
+
+
+def text_of(label: torch.device | None) -> str:
+    """A device as PyTorch's messages write it."""
+    return "cpu" if label is None else str(label)
+
+
+def _check_generated(wrapper: str, operands: list[Operand]) -> None:
+    common = operands[0][2]
+    for name, _, label in operands[1:]:
+        if label != common:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but got {name} is on {text_of(label)}, different from "
+                f"other tensors on {text_of(common)} (when checking argument in method wrapper_CUDA_{wrapper})"
+            )
+
+
+def _check_elementwise(operands: list[Operand], written: set[str]) -> torch.device | None:
+    common = next(label for _, _, label in operands if label is not None)
+    for name, tensor, label in operands:
+        if label != common and not (label is None and tensor.dim() == 0 and name not in written):
+            refuse_two(common, label)
+    return common
+
+
+def refuse_two(common: torch.device | None, other: torch.device | None) -> NoReturn:
+    """The refusal of the element-wise kernels."""
+    raise RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{text_of(common)} and {text_of(other)}!"
+    )
+
+
+def _check_indexing(name: str, operands: list[Operand]) -> torch.device | None:
+    home = operands[0][2]
+    for argument, tensor, label in operands[1:]:
+        if argument == "indices" and label is not None and label != home:
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the indexed tensor " f"({text_of(home)})"
+            )
+        if argument == "values" and label != home and not (tensor.dim() == 0):
+            refuse_two(home if home is not None else label, label if home is not None else home)
+    return home
+
+
+def _check_masked_fill(operands: list[Operand]) -> torch.device | None:
+    home = operands[0][2]
+    for argument, _, label in operands[1:]:
+        if argument == "mask" and label != home:
+            raise RuntimeError(
+                "expected self and mask to be on the same device, but got mask on "
+                f"{text_of(label)} and self on {text_of(home)}"
+            )
+    return home
+
+
+def _check_convolution(operands: list[Operand]) -> None:
+    first = operands[0]
+    if first[2] is None:
+        wrapper = "___slow_conv2d_forward"
+        name, _, label = next(operand for operand in operands if operand[2] is not None)
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but got {name} is on {text_of(label)}, different from "
+            f"other tensors on cpu (when checking argument in method wrapper_CUDA{wrapper})"
+        )
+    for name, tensor, label in operands[1:]:
+        if label != first[2]:
+            raise RuntimeError(
+                f"Input type ({type_name(first[1].dtype, first[2])}) and {name} type "
+                f"({type_name(tensor.dtype, label)}) should be the same"
+            )
+
+
+def _check_attention(operands: list[Operand]) -> None:
+    by_name = {name: label for name, _, label in operands}
+    query, key, value = by_name.get("query"), by_name.get("key"), by_name.get("value")
+    if not query == key == value:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same device type, but got query.device: "
+            f"{text_of(query)} key.device: {text_of(key)} and value.device: {text_of(value)} instead."
+        )

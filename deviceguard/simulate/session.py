@@ -1,0 +1,128 @@
+"""Switch a simulation on and off: one per process, counted, with every replaced object put back at the end."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.cuda
+import torch.distributed
+import torch.optim
+import torch.utils.data
+
+from deviceguard.simulate import (
+    accelerator_api,
+    autocast,
+    backward,
+    compiling,
+    cuda_api,
+    distributed,
+    generators,
+    moving,
+    optimizers,
+    parallel,
+    questions,
+    sequences,
+    serialization,
+    threads,
+)
+from deviceguard.simulate.memory import DeviceMemory
+from deviceguard.simulate.mode import SimulationMode
+from deviceguard.simulate.patching import Patches
+from deviceguard.simulate.spec import Spec
+from deviceguard.simulate.state import ENVIRONMENT_VARIABLE, PROCESS, Simulation
+
+_LOCK = threading.RLock()
+
+
+@dataclass(slots=True)
+class _Session:
+    """What belongs to the running simulation."""
+
+    mode: SimulationMode
+    patches: Patches
+    entered: int = 0
+    by_thread: dict[int, int] = field(default_factory=dict)
+
+
+_SESSIONS: list[_Session] = []
+
+
+def enter(spec: Spec, memory: int | None) -> None:
+    """Switch the simulation on, or count one more user of it."""
+    with _LOCK:
+        if not _SESSIONS:
+            _SESSIONS.append(_start(spec, memory))
+        elif PROCESS.simulation is not None and PROCESS.simulation.spec != spec:
+            raise RuntimeError(
+                f"deviceguard.simulate({str(spec)!r}) inside deviceguard.simulate({str(PROCESS.simulation.spec)!r}): "
+                "one process simulates one kind of device at a time"
+            )
+        session, thread = _SESSIONS[0], threading.get_ident()
+        session.entered += 1
+        session.by_thread[thread] = session.by_thread.get(thread, 0) + 1
+        if session.by_thread[thread] == 1 and not threads.is_entered(session.mode):
+            threads.push_below(session.mode)
+            autocast.SwappedState(spec.type).exchange()
+
+
+def leave() -> None:
+    """Count one user less; the last one puts everything back."""
+    with _LOCK:
+        session, thread = _SESSIONS[0], threading.get_ident()
+        session.entered -= 1
+        session.by_thread[thread] = session.by_thread.get(thread, 0) - 1
+        if session.by_thread[thread] <= 0:
+            del session.by_thread[thread]
+            if PROCESS.simulation is not None:
+                autocast.SwappedState(PROCESS.simulation.type).exchange()
+            threads.remove(session.mode)
+        if session.entered == 0:
+            _SESSIONS.clear()
+            session.patches.undo()
+            PROCESS.simulation = None
+
+
+def _start(spec: Spec, memory: int | None) -> _Session:
+    # dynamo remembers the functions of torch by identity when it is first imported, which any optimizer does: it must
+    # see the real ones.
+    importlib.import_module("torch._dynamo")
+    PROCESS.simulation = Simulation(spec, memory)
+    patches = Patches()
+    try:
+        books = DeviceMemory(memory)
+        mode = SimulationMode(books, {})
+        mode.special.update(questions.handlers() | moving.handlers() | backward.handlers() | sequences.handlers())
+        _install(patches, mode, books, spec)
+    except BaseException:
+        patches.undo()
+        PROCESS.simulation = None
+        raise
+    return _Session(mode, patches)
+
+
+def _install(patches: Patches, mode: SimulationMode, books: DeviceMemory, spec: Spec) -> None:
+    if spec.type == "cuda":
+        cuda_api.install(patches, books)
+    else:
+        importlib.import_module("deviceguard.simulate.xla_api").install(patches, books)
+    accelerator_api.install(patches, books)
+    for name, value in autocast.replacements().items():
+        patches.set_existing(torch, name, value)
+    patches.set(torch, "Generator", generators.Generator)
+    serialization.install(patches, books)
+    backward.install(patches, mode)
+    threads.install(patches, mode)
+    distributed.install(patches)
+    compiling.install(patches)
+    optimizers.install(patches)
+    parallel.install(patches)
+    patches.set_item(_environment(), ENVIRONMENT_VARIABLE, str(spec))
+
+
+def _environment() -> Any:
+    return os.environ

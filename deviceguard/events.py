@@ -290,13 +290,16 @@ class ObjectSaved(Event):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class HostRead(Event):
-    """The host waits for a value of an accelerator tensor.
+    """The host has waited for a value of an accelerator tensor.
 
     Attributes:
         call: how the value was asked for, as the user writes it: ``.item()``, ``float()``, ``tolist()``.
-        family: ``scalar``, ``format``, ``copy``, ``branch``, ``shape``, ``number``: what kind of read it is.
+        family: ``scalar``, ``format``, ``copy``, ``branch``, ``shape``, ``number``, ``check``: what kind of read it is.
         tensor: the tensor read.
         explicit: True where the person wrote the transfer, False where it is a side effect.
+        instead: what to write in its place where this call has an answer of its own; empty elsewhere.
+        avoidable: False where the wait is part of what was asked for (an eigenvalue solver's own check).
+        seconds: wall time of the call; None where it was not measured.
     """
 
     occurrence: ClassVar[bool] = True
@@ -304,6 +307,9 @@ class HostRead(Event):
     family: str
     tensor: torch.Tensor
     explicit: bool
+    instead: str = ""
+    avoidable: bool = True
+    seconds: float | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -361,3 +367,183 @@ class CallFailed(Event):
     operands: Sequence[Operand]
     frame: FrameType
     line: int
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Uploaded(Event):
+    """Host data was copied to an accelerator.
+
+    Attributes:
+        call: how it was asked for, as the user writes it: ``.to()``, ``torch.tensor()``, ``x[index]``.
+        kind: ``move`` (a host tensor), ``data`` (Python or NumPy data), ``index``, ``write`` (into a device tensor).
+        source: the host tensor, or the Python or NumPy data.
+        result: the device tensor that took it.
+        nbytes: how much was copied.
+        pinned: True where the source lies in pinned memory.
+        non_blocking: True where the program asked not to wait.
+        explicit: True where the person wrote the transfer, False where it is a side effect.
+        instead: what to write in its place where this call has an answer of its own; empty elsewhere.
+        seconds: wall time of the call; None where it was not measured.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    kind: str
+    source: Any
+    result: torch.Tensor
+    nbytes: int
+    pinned: bool = False
+    non_blocking: bool = False
+    explicit: bool = True
+    instead: str = ""
+    seconds: float | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class MovedBetweenDevices(Event):
+    """A tensor was copied from one accelerator to another.
+
+    Attributes:
+        call: how it was asked for.
+        source: the tensor.
+        result: its copy.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    source: torch.Tensor
+    result: torch.Tensor
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class CopyQueued(Event):
+    """A copy between host and device was queued that the host does not wait for.
+
+    Attributes:
+        direction: ``download`` or ``upload``.
+        host: the tensor on the host's side.
+        call: how it was asked for.
+    """
+
+    direction: str
+    host: torch.Tensor
+    call: str
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class UnsettledAccess(Event):
+    """The host uses a tensor while a queued copy from or to it may still be running.
+
+    Attributes:
+        direction: of the copy, ``download`` or ``upload``.
+        access: ``read``, ``write``, or ``alias`` where it is only given another name (``.numpy()``).
+        tensor: the host tensor.
+        call: name of the function that uses it.
+    """
+
+    occurrence: ClassVar[bool] = True
+    direction: str
+    access: str
+    tensor: torch.Tensor
+    call: str
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Synchronized(Event):
+    """The host has waited for a device, a stream or an event because the program said so.
+
+    Attributes:
+        call: as the user writes it, ``torch.cuda.synchronize()``.
+        scope: ``device``, ``stream`` or ``event``.
+        seconds: wall time of the call.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    scope: str
+    seconds: float | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class CacheEmptied(Event):
+    """The allocator's free blocks were given back to the driver.
+
+    Attributes:
+        call: as the user writes it, ``torch.cuda.empty_cache()``.
+        seconds: wall time of the call.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    seconds: float | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ClockRead(Event):
+    """The user's code read a clock of the host.
+
+    Attributes:
+        call: as the user writes it, ``time.perf_counter()``.
+        unsettled: True where device work was launched since the clock was last read and nobody has waited for it.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    unsettled: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ArraysConverted(Event):
+    """A tensor was built from a list of NumPy arrays, element by element.
+
+    Attributes:
+        call: as the user writes it, ``torch.tensor()``.
+        count: number of arrays.
+        nbytes: size of the tensor.
+        seconds: wall time of the call.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    count: int
+    nbytes: int
+    seconds: float | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class LoaderStarted(Event):
+    """Iteration over a ``DataLoader`` begins.
+
+    Attributes:
+        loader: the loader.
+    """
+
+    loader: torch.utils.data.DataLoader[Any]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class BatchFetched(Event):
+    """A ``DataLoader`` gave its next batch.
+
+    Attributes:
+        loader: the loader.
+        batch: what it gave.
+        seconds: how long the program waited for it.
+    """
+
+    loader: torch.utils.data.DataLoader[Any]
+    batch: Any
+    seconds: float
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class LoaderFailed(Event):
+    """A ``DataLoader`` raised while it fetched a batch.
+
+    Attributes:
+        loader: the loader.
+        error: what it raised; PyTorch puts a worker's traceback into its text.
+    """
+
+    loader: torch.utils.data.DataLoader[Any]
+    error: BaseException

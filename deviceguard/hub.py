@@ -22,6 +22,7 @@ class Hub:
     """Passes events from the sources to the sessions.
 
     An event goes to the sessions that were entered in the thread it comes from; where that thread entered none, to all.
+    A session of the whole process hears of everything.
     The innermost of them applies its policy, the others record. Events that the guard's own work causes are dropped.
     """
 
@@ -71,8 +72,9 @@ class Hub:
 
     def _targets(self) -> list[Session]:
         thread = threading.get_ident()
-        own = [session for session in self._sessions if session.thread == thread]
-        return own or list(self._sessions)
+        if any(session.thread == thread and not session.whole_process for session in self._sessions):
+            return [session for session in self._sessions if session.thread == thread or session.whole_process]
+        return list(self._sessions)
 
     def _update_detail(self) -> None:
         detailed = any(session.engine.steps.examined for session in self._sessions)

@@ -22,11 +22,16 @@ class Session:
 
     Args:
         settings: the settings in force. With policy ``off`` nothing is installed and the report stays empty.
+        whole_process: True for a session that hears of every thread's events whatever other sessions are open.
+
+    Attributes:
+        thread: identity of the thread that opened it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, whole_process: bool = False) -> None:
         self.settings = settings
         self.report = Report()
+        self.whole_process = whole_process
         self.thread = 0
         policy = _POLICIES.get(settings.policy, Policy)()
         self.engine = Engine(settings, rule_classes(settings.codes()), policy, self.report)

@@ -1,6 +1,7 @@
 """``DEVICEGUARD=warn python train.py``: the guard with no change in the code.
 
-PyTorch loads every entry point of the group ``torch.backends`` at the end of ``import torch``, in spawned processes too.
+PyTorch loads every entry point of the group ``torch.backends`` at the end of ``import torch``, in spawned
+processes too.
 Ours reads the environment and returns at once where nothing is asked of it. It never raises: an exception here would
 break the user's ``import torch``.
 """

@@ -72,7 +72,8 @@ def load(given: Mapping[str, Any], environment: Mapping[str, str] | None = None,
         ("the arguments", {name: value for name, value in given.items() if value is not None}),
     ):
         for name, value in values.items():
-            merged[_known(name, place)] = _checked(name.replace("-", "_"), value, place)
+            field = _known(name, place)
+            merged[field] = _checked(field, value, place)
     settings = Settings(**merged)
     settings.codes()
     return settings

@@ -44,6 +44,7 @@ class ModuleCalls(Source):
     def uninstall(self) -> None:  # noqa: D102
         for handle in self._handles:
             handle.remove()
+            hooks._global_forward_hooks_with_kwargs.pop(handle.id, None)  # PyTorch's handle forgets this one
         self._handles = []
         self._patches.restore()
         self._stack = _Stack()

@@ -43,6 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.Abort:
         sys.exit(1)
     if callable(action):
+        _forget("click")
         action()
     elif isinstance(action, int):
         sys.exit(action)
+
+
+def _forget(package: str) -> None:
+    """Let the program import a package of its own by this name, or load it at the time it wants to."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]

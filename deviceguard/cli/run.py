@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from deviceguard.cli.supervision import Supervision
-from deviceguard.cli.target import Target, find_module, find_script
+from deviceguard.cli.target import CannotRun, find_module, find_script
 from deviceguard.settings import load
 
 
@@ -30,9 +31,10 @@ def run(target: tuple[str, ...], is_module: bool, quiet: bool, **given: Any) -> 
     find = find_module if is_module else find_script
 
     def execute() -> None:
-        Supervision(settings, quiet=quiet).run(lambda: find(target[0]), list(target[1:]))
+        try:
+            Supervision(settings, quiet=quiet).run(lambda: find(target[0]), list(target[1:]))
+        except CannotRun as problem:
+            print(f"deviceguard: {problem}", file=sys.stderr)
+            sys.exit(problem.status)
 
     return execute
-
-
-__all__ = ["Target", "run"]

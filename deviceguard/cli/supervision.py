@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import atexit
+import os
 import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from deviceguard.cli.target import Target
+from deviceguard.cli.late_session import LateSession
+from deviceguard.cli.signals import before_death
+from deviceguard.cli.target import CannotRun, Target
 from deviceguard.cli.tracebacks import without_guard
-from deviceguard.session import Session
 from deviceguard.settings import Settings
 
 
@@ -23,69 +25,111 @@ class Supervision:
     """
 
     def __init__(self, settings: Settings, quiet: bool = False) -> None:
-        self._settings = settings
         self._quiet = quiet
+        self._session = LateSession(settings)
+        self._summarized = False
 
     def run(self, find: Callable[[], Target], arguments: list[str]) -> None:
-        """Run the program; returns, or raises, what it ends with.
+        """Run the program; returns or raises what it ends with.
 
         Args:
             find: finds the program.
             arguments: its arguments, without ``sys.argv[0]``.
         """
-        target = find()
-        sys.argv[:] = [target.argument, *arguments]
-        if target.folder is not None:
-            sys.path[0:1] = [target.folder]
-        main = target.module()
-        self._previous_main = sys.modules["__main__"]
-        sys.modules["__main__"] = main
-        with contextlib.ExitStack() as stack:
-            if self._settings.simulate is not None:
-                from deviceguard.simulate import simulate
-
-                stack.enter_context(simulate(self._settings.simulate))
-            self._session = Session(self._settings)
-            self._session.open()
-            ending = _ending_of(lambda: exec(target.code, main.__dict__))
-            ending = self._close(ending)
-        self._end(ending)
-
-    def _close(self, ending: BaseException | None) -> BaseException | None:
-        """Close the session; what the program now ends with."""
-        _wait_for_threads()
-        failure = None if _is_success(ending) else ending
-        raised = _ending_of(lambda: self._session.close(failure))
-        return ending if raised is None else raised
+        sys.argv[:] = ["-m", *arguments]  # what packages find that are imported on the way to a module
+        before_death(self._at_signal)
+        atexit.register(self._at_exit)
+        self._session.prepare()
+        ending = _ending_of(lambda: _execute(find()))
+        if isinstance(ending, CannotRun):
+            self._session.closed = True  # nothing ran, so there is nothing to tell
+            raise ending
+        if self._session.is_here:
+            self._end(ending)
+        elif ending is not None:
+            raise ending
 
     def _end(self, ending: BaseException | None) -> None:
-        if ending is None:
-            self._summarize()
-            return
+        if ending is not None and not isinstance(ending, SystemExit):
+            self._die(self._close(ending) or ending)
         if isinstance(ending, SystemExit):
             _say_exit(ending)
-            self._summarize()
+        if not _threads_are_left():
+            raised = self._close(None if _is_success(ending) else ending)
+            if raised is not None:
+                self._die(raised)
+            _say(self._summary())
+        if ending is not None:
             raise ending
+
+    def _close(self, error: BaseException | None) -> BaseException | None:
+        """Close the session; what that raised."""
+        return _ending_of(lambda: self._session.close(error))
+
+    def _die(self, ending: BaseException) -> None:
+        """Leave through Python's own way out, which prints the traceback; the summary comes after it."""
         without_guard(ending)
         hook, shown = sys.excepthook, ending.__traceback__
+        summary = self._summary()  # now: running more code later would have Python forget a KeyboardInterrupt's status
 
         def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
             if error is not ending:
                 hook(kind, error, traceback)
                 return
             hook(kind, error.with_traceback(shown), shown)
-            self._summarize()
+            _say(summary)
 
         sys.excepthook = show
         raise ending
 
-    def _summarize(self) -> None:
-        if self._quiet or self._settings.policy == "off":
+    def _at_exit(self) -> None:
+        """The end of a program whose threads went on after its last line."""
+        if self._session.closed or not self._session.is_here:
             return
-        from deviceguard.reports.terminal import show
+        raised = self._close(None)
+        if raised is not None:
+            without_guard(raised)
+            sys.excepthook(type(raised), raised, raised.__traceback__)
+        _say(self._summary())
+        if raised is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
 
+    def _at_signal(self, number: int) -> None:
+        self._close(SystemExit(128 + number))
+        _say(self._summary())
+
+    def _summary(self) -> str:
+        """The text of the summary, once; empty where none is wanted."""
+        if self._quiet or self._summarized or self._session.settings.policy == "off":
+            return ""
+        self._summarized = True
+        from deviceguard.reports.terminal import render
+
+        return render(self._session.report, sys.stderr, steps=self._session.steps)
+
+
+def _say(text: str) -> None:
+    try:
         sys.stdout.flush()
-        show(self._session.report, sys.stderr)
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass  # nobody reads any more
+
+
+def _execute(target: Target) -> None:
+    """Run the program as ``__main__``."""
+    sys.argv[0] = target.argument
+    main = target.module()
+    _previous.append(sys.modules["__main__"])
+    sys.modules["__main__"] = main
+    exec(target.code, main.__dict__)
+
+
+_previous: list[object] = []
+"""Keeps the ``__main__`` that was replaced: Python would clear its names, which are running."""
 
 
 def _ending_of(action: Callable[[], object]) -> BaseException | None:
@@ -100,11 +144,8 @@ def _is_success(ending: BaseException | None) -> bool:
     return ending is None or (isinstance(ending, SystemExit) and ending.code in (None, 0))
 
 
-def _wait_for_threads() -> None:
-    """Wait, as Python does at its end, for the threads that are not daemons."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+def _threads_are_left() -> bool:
+    return any(thread is not threading.current_thread() and not thread.daemon for thread in threading.enumerate())
 
 
 def _say_exit(ending: SystemExit) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from deviceguard.findings import Site
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Event:
@@ -156,9 +158,14 @@ class OptimizerCreated(Event):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class OptimizerStepping(Event):
-    """``step()`` is about to run."""
+    """``step()`` is about to run.
+
+    Attributes:
+        with_closure: True when it was given a closure, which will compute the gradients only then.
+    """
 
     optimizer: Optimizer
+    with_closure: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -208,11 +215,13 @@ class GradientsClipped(Event):
         function: ``clip_grad_norm_`` or ``clip_grad_value_``.
         parameters: the parameters it received, read without consuming the user's iterator.
         exhausted: True when it received an iterator that had nothing left.
+        limit: the largest norm or value allowed; infinite where the call only measures.
     """
 
     function: str
     parameters: Sequence[torch.Tensor]
     exhausted: bool
+    limit: float = 0.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -223,12 +232,14 @@ class ModuleConverted(Event):
         replaced: (old, new) for each parameter that is another object than before.
         moved_from: the devices its parameters and buffers had before, as text.
         moved_to: the devices they have now.
+        replaced_buffers: (old, new) for each buffer that is another object than before.
     """
 
     module: nn.Module
     replaced: Sequence[tuple[torch.nn.Parameter, torch.nn.Parameter]]
     moved_from: frozenset[str]
     moved_to: frozenset[str]
+    replaced_buffers: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -547,3 +558,135 @@ class LoaderFailed(Event):
 
     loader: torch.utils.data.DataLoader[Any]
     error: BaseException
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class GraphChange:
+    """The first difference between two recorded steps whose graphs are not the same.
+
+    Attributes:
+        kind: ``number`` (a Python number that is part of the graph), ``shape``, or ``count`` (a line that ran more or
+            less often).
+        function: name of the torch function called there.
+        site: the user's line.
+        before: what it was given in the earlier step, as text: ``3:11``, ``(8, 16)``, ``2 times``.
+        after: what it is given now.
+        names: the user's numbers in that line that have changed, as they write them.
+    """
+
+    kind: str
+    function: str
+    site: Site | None
+    before: str
+    after: str
+    names: Sequence[str] = ()
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class StepMarked(Event):
+    """The operations collected since the last step marker were handed to a backend that traces.
+
+    All figures are counted from the marker before.
+
+    Attributes:
+        form: how the program marks its steps: ``torch_xla.sync()``, ``MpDeviceLoader``.
+        compiled: graphs compiled.
+        compile_seconds: time that took.
+        executed_early: graphs run before this marker because something asked for a value.
+        fallbacks: operations that ran on the host because the device has none, with how often.
+        change: where this step differs from the one before; only for recorded steps that compiled.
+        recorded: True when single calls of this step were watched, so that early reads and fallbacks had events.
+    """
+
+    form: str
+    compiled: int
+    compile_seconds: float
+    executed_early: int
+    fallbacks: Mapping[str, int]
+    change: GraphChange | None = None
+    recorded: bool = False
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class PendingRead(Event):
+    """A call asked for a value that was not computed yet, so that an unfinished graph had to run.
+
+    Attributes:
+        call: name of the function, ``item``.
+        compiled: True when that graph had to be compiled first.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    compiled: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class HostFallback(Event):
+    """A call ran operations on the host because the device has none.
+
+    Attributes:
+        ops: their names, ``nonzero``, with how often each ran.
+        call: name of the function called.
+    """
+
+    occurrence: ClassVar[bool] = True
+    ops: Mapping[str, int]
+    call: str
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class OptimizerStateTaken(Event):
+    """``Optimizer.state_dict`` returned."""
+
+    optimizer: Optimizer
+    state: Mapping[str, Any]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class SchedulerStepped(Event):
+    """``step()`` of a learning rate scheduler returned (not the one its constructor makes).
+
+    Attributes:
+        scheduler: the scheduler.
+        optimizer: the optimizer it drives.
+    """
+
+    scheduler: Any
+    optimizer: Optimizer
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ReplicasWrapped(Event):
+    """A model was wrapped in ``DistributedDataParallel`` or ``DataParallel``.
+
+    Attributes:
+        wrapper: the wrapper.
+        module: the model inside.
+        reduces: True where the wrapper hooks the gradients of the parameters it saw now.
+    """
+
+    wrapper: nn.Module
+    module: nn.Module
+    reduces: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ReplicaMade(Event):
+    """A short-lived replica of a module was made for one forward pass."""
+
+    source: nn.Module
+    replica: nn.Module
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class AverageUpdated(Event):
+    """``AveragedModel.update_parameters`` returned.
+
+    Attributes:
+        average: the averaged model.
+        source: the model whose parameters were added.
+    """
+
+    average: nn.Module
+    source: nn.Module

@@ -29,8 +29,8 @@ class Steps:
     a step, micro-batches of gradient accumulation too. Before any optimizer has stepped, a second call of the same
     root module ends an inference step; once one has stepped, inference steps are no longer counted.
 
-    The first ``full`` steps are examined in full, a few more after each change of models or optimizers, and one in
-    ``period`` later on, so that the work per step does not grow with the number of parameters.
+    The first ``full`` steps are examined in full, a few more after each change of models or optimizers, and two in
+    ``period`` later on (the work that leads to a ``step()`` begins in the step before it), so that the work per step does not grow with the number of parameters.
 
     Args:
         full: number of steps examined in full at the start.
@@ -104,5 +104,5 @@ class Steps:
     def _end(self) -> StepEnded:
         ended = StepEnded(self.index, self.training)
         self.index += 1
-        self.examined = self.index < self._full_until or self.index % self._period == 0
+        self.examined = self.index < self._full_until or self.index % self._period <= 1  # in pairs: forward, then step
         return ended

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary, WeakTensorKeyDictionary
 
 from deviceguard import events
 from deviceguard.events import Event
-from deviceguard.ledger.records import ModelRecord, ModuleRecord, OptimizerRecord, ParameterRecord
+from deviceguard.ledger.records import ModelRecord, ModuleRecord, OptimizerRecord, ParameterRecord, StateRecord
+from deviceguard.ledger.values import gradient_of, storage_of
 from deviceguard.naming.frames import origin, outward, spot_of, user_frame
-from deviceguard.naming.objects import variable_of
+from deviceguard.naming.objects import joined, variable_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from deviceguard.steps import Steps
+
+WRAPPED_AS = ("module", "_orig_mod")
+"""Names under which wrappers (DDP, DataParallel, a compiled model) hold the model a person thinks of."""
 
 
 class Ledger:
@@ -30,23 +34,32 @@ class Ledger:
     Its work is done on change (a module made, a parameter registered, a conversion) and on examined steps, never on
     every step. Objects that were there before the guard are taken in when they are first met; what is not known of
     them is None.
+
+    Attributes:
+        root_calls: calls of outermost modules so far.
+        optimizer_steps: steps of all optimizers so far.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
+        self.root_calls = 0
+        self.optimizer_steps = 0
         self._parameters: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._modules: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._models: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._optimizers: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._trains: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._searched_heap = False
+        self._states: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._watch = (steps.index, True, steps.examined)
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             events.ModuleMade: self._on_module_made,
             events.ParameterRegistered: self._on_parameter_registered,
+            events.ModuleRegistered: self._on_module_registered,
             events.ModuleCopied: self._on_module_copied,
             events.ParameterCopied: self._on_parameter_copied,
             events.ModuleConverted: self._on_module_converted,
             events.ModuleStateLoaded: self._on_module_state_loaded,
+            events.ModuleStateTaken: self._on_module_state_taken,
             events.ModuleCalled: self._on_module_called,
             events.OptimizerCreated: self._on_optimizer_created,
             events.OptimizerStepping: self._on_optimizer_stepping,
@@ -61,9 +74,17 @@ class Ledger:
 
     def handle(self, event: Event) -> None:
         """Take note of an event, before any rule sees it."""
+        index, _, examined = self._watch
+        if index != self._steps.index:
+            self._watch = (self._steps.index, examined, self._steps.examined)
         handler = self._handlers.get(type(event))
         if handler is not None:
             handler(event)
+
+    @property
+    def covered(self) -> bool:
+        """True when the work that leads to the present optimizer step was watched in full from its start."""
+        return self._watch[1] and self._watch[2]
 
     # Questions about parameters
 
@@ -76,13 +97,23 @@ class Ledger:
         return record
 
     def ran(self, parameter: torch.Tensor, within: int = 1) -> bool:
-        """True when the parameter's module ran in the running step or in the ``within`` steps before it."""
+        """True when a model with the parameter ran in the running step or in the ``within`` steps before it."""
         record = self._parameters.get(parameter)
-        return record is not None and record.ran_in >= 0 and record.ran_in >= self._steps.index - within
+        return record is not None and record.seen_in >= 0 and record.seen_in >= self._steps.index - within
 
     def running_parameters(self) -> list[torch.Tensor]:
-        """The parameters whose modules ran in this step or the one before."""
-        return [parameter for parameter in list(self._parameters) if self.ran(parameter)]
+        """The parameters of models that ran in this step or the one before."""
+        first = max(0, self._steps.index - 1)
+        return [p for p, record in list(self._parameters.items()) if p is not None and record.seen_in >= first]
+
+    def unowned_with_gradient(self) -> list[torch.Tensor]:
+        """Running trainable leaves that have a gradient and that no live optimizer holds."""
+        owned = self.owned()
+        return [
+            p
+            for p in self.running_parameters()
+            if id(p) not in owned and p.requires_grad and gradient_of(p) is not None
+        ]
 
     def ancestry(self, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """(relation, older parameter) for each parameter this one came from, nearest first."""
@@ -118,17 +149,49 @@ class Ledger:
         """Every module that is known and alive."""
         return [module for module in list(self._modules) if module is not None]
 
+    def is_trained(self, module: nn.Module) -> bool:
+        """True once an optimizer has stepped on a parameter of the module."""
+        return any(record.trained for p in module.parameters() if (record := self._parameters.get(p)) is not None)
+
+    def top_of(self, module: nn.Module) -> tuple[nn.Module, str]:
+        """The outermost module a module is registered in, and its path there; wrappers do not count."""
+        path: list[str] = []
+        for _ in range(100):
+            record = self._modules.get(module)
+            holder = record.holder() if record is not None and record.holder is not None else None
+            if record is None or holder is None or holder._modules.get(record.key) is not module:
+                break
+            if record.key in WRAPPED_AS:
+                break
+            path.insert(0, record.key)
+            module = holder
+        return module, ".".join(path)
+
     def owner_of(self, parameter: torch.Tensor) -> tuple[nn.Module | None, str]:
         """The model a parameter is part of and its path there; (None, its own name) when no model has it."""
         record = self._parameters.get(parameter)
+        holder = record.owner() if record is not None and record.owner is not None else None
+        if holder is not None and record is not None and holder._parameters.get(record.name) is parameter:
+            top, path = self.top_of(holder)
+            return top, f"{path}.{record.name}" if path else record.name
         for model, _ in self.models():
             for path, candidate in model.named_parameters():
                 if candidate is parameter:
                     return model, path
-        holder = record.owner() if record is not None and record.owner is not None else None
-        if holder is not None and record is not None and holder._parameters.get(record.name) is parameter:
-            return holder, record.name
         return None, record.name if record is not None else ""
+
+    def former_name(self, parameter: torch.Tensor) -> str:
+        """Path of the place a parameter was last registered at, whether it is still there or not."""
+        record = self._parameters.get(parameter)
+        holder = record.owner() if record is not None and record.owner is not None else None
+        if record is None or holder is None:
+            return record.name if record is not None else ""
+        _, path = self.top_of(holder)
+        return joined(path, record.name) if path else record.name
+
+    def state_of(self, tensor: torch.Tensor) -> StateRecord | None:
+        """The ``state_dict()`` call that a tensor is from, if it is from one."""
+        return self._states.get(tensor)
 
     # Questions about optimizers
 
@@ -154,13 +217,16 @@ class Ledger:
         Slow (a walk over all objects), so it is for the moment before a finding that hangs on it.
         """
         for candidate in gc.get_objects():
-            if issubclass(type(candidate), Optimizer) and "param_groups" in vars(candidate):
+            kind = type(candidate)
+            if issubclass(kind, Optimizer) and "param_groups" in vars(candidate):
                 self.optimizer(candidate)
 
     # Taking note
 
     def _on_module_made(self, event: events.ModuleMade) -> None:
-        self.module(event.module).made_at = spot_of(_construction_frame(event.module))
+        record = self.module(event.module)
+        record.made_at = spot_of(_construction_frame(event.module))
+        record.born = self.root_calls
 
     def _on_parameter_registered(self, event: events.ParameterRegistered) -> None:
         if event.parameter is None:
@@ -171,16 +237,38 @@ class Ledger:
         if record.made_at is None:
             record.made_at = spot_of(user_frame())
         if event.previous is not None and event.previous is not event.parameter and record.origin is None:
-            record.origin, record.relation = weakref.ref(event.previous), "replaced"
+            record.origin, record.relation = TensorWeakRef(event.previous), "replaced"
+
+    def _on_module_registered(self, event: events.ModuleRegistered) -> None:
+        if event.child is None:
+            return
+        record = self.module(event.child)
+        record.holder, record.key = weakref.ref(event.module), event.name
+        if event.previous is not None and not any(part is event.previous for part in event.child.modules()):
+            self._link_by_name(event.previous, event.child)
+
+    def _link_by_name(self, previous: nn.Module, child: nn.Module) -> None:
+        """Parameters of a part that took another's place, where they have the same names."""
+        before = dict(previous.named_parameters())
+        for path, parameter in child.named_parameters():
+            older = before.get(path)
+            if older is not None and older is not parameter and self.parameter(parameter).origin is None:
+                record = self.parameter(parameter)
+                record.origin, record.relation = TensorWeakRef(older), "replaced"
 
     def _on_module_copied(self, event: events.ModuleCopied) -> None:
         record = self.module(event.copy)
         record.made_at = spot_of(user_frame())
+        record.born = self.root_calls
         record.copied = True
         record.source = weakref.ref(event.source) if event.source is not None else None
         for name, parameter in event.copy._parameters.items():
             if parameter is not None:
                 self._adopt(event.copy, name, parameter)
+        for key, child in event.copy._modules.items():
+            if child is not None:
+                inner = self.module(child)
+                inner.holder, inner.key = weakref.ref(event.copy), key
         if event.source is not None:
             self._link_copies(event.source, event.copy)
 
@@ -207,12 +295,22 @@ class Ledger:
         if event.replaced:
             self._adopt_all(event.module)
 
+    def _on_module_state_taken(self, event: events.ModuleStateTaken) -> None:
+        record = StateRecord(weakref.ref(event.module), spot_of(user_frame()), self.optimizer_steps)
+        for value in event.state.values():
+            if isinstance(value, torch.Tensor):
+                self._states[value] = record
+
     def _on_module_called(self, event: events.ModuleCalled) -> None:
+        examined = self._steps.examined
         if event.is_root:
+            self.root_calls += 1
             self._note_root_call(event.module)
-        elif self._steps.examined and event.parent is not None:
+            if examined:
+                self._note_seen(event.module)
+        elif examined and event.parent is not None:
             self.module(event.module).parent = weakref.ref(event.parent)
-        if self._steps.examined:
+        if examined:
             self._note_run(event.module)
 
     def _note_root_call(self, module: nn.Module) -> None:
@@ -224,14 +322,21 @@ class Ledger:
             self._models[module] = record
         record.runs_since_trained += 1
 
+    def _note_seen(self, root: nn.Module) -> None:
+        index = self._steps.index
+        for module in root.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    record = self._parameters.get(parameter) or self._adopt(module, name, parameter)
+                    record.seen_in = index
+                    record.ran_training = module.training
+
     def _note_run(self, module: nn.Module) -> None:
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            record = self._parameters.get(parameter)
-            if record is None:
-                record = self._adopt(module, name, parameter)
-            record.ran_in = self._steps.index
+            record = self._parameters.get(parameter) or self._adopt(module, name, parameter)
+            record.ran_in = record.seen_in = self._steps.index
             record.ran_training = module.training
 
     def _on_optimizer_created(self, event: events.OptimizerCreated) -> None:
@@ -240,15 +345,14 @@ class Ledger:
 
     def _on_optimizer_stepping(self, event: events.OptimizerStepping) -> None:
         record = self.optimizer(event.optimizer)
-        if self._steps.examined:
-            held = parameters_of(event.optimizer)
-            with_gradient = [p for p in held if p.is_leaf and p.grad is not None]
-            record.fed = bool(with_gradient) and not any(self.ran(p) for p in with_gradient)
+        if self.covered and not event.with_closure:
+            with_gradient = [p for p in parameters_of(event.optimizer) if gradient_of(p) is not None]
+            record.fed |= bool(with_gradient) and not any(self.ran(p) for p in with_gradient)
 
     def _on_optimizer_stepped(self, event: events.OptimizerStepped) -> None:
+        self.optimizer_steps += 1
         self.optimizer(event.optimizer).steps += 1
-        trained = self._trained_by(event.optimizer)
-        for reference in trained:
+        for reference in self._trained_by(event.optimizer):
             model = reference()
             record = self._models.get(model) if model is not None else None
             if record is not None:
@@ -259,7 +363,10 @@ class Ledger:
 
     def _trained_by(self, optimizer: Optimizer) -> list[weakref.ref[Any]]:
         if self._steps.examined or optimizer not in self._trains:
-            held = {id(p) for p in parameters_of(optimizer) if p.is_leaf and p.grad is not None}
+            held = {id(p) for p in parameters_of(optimizer) if gradient_of(p) is not None}
+            for p in parameters_of(optimizer):
+                if id(p) in held:
+                    self.parameter(p).trained = True
             models = [
                 weakref.ref(model)
                 for model, _ in self.models()
@@ -269,7 +376,7 @@ class Ledger:
         return self._trains[optimizer]
 
     def _on_object_saved(self, event: events.ObjectSaved) -> None:
-        saved = {storage_of(item) for item in _tensors_in(event.obj)}
+        saved = {storage_of(item) for item in tensors_in(event.obj)}
         for model, record in self.models():
             if any(storage_of(parameter) in saved for parameter in model.parameters()):
                 record.saved_since_trained = True
@@ -290,7 +397,7 @@ class Ledger:
 
     def _link(self, old: torch.Tensor, new: torch.Tensor, relation: str) -> None:
         record = self.parameter(new)
-        record.origin = weakref.ref(old)
+        record.origin = TensorWeakRef(old)
         record.relation = relation
         record.made_at = spot_of(user_frame())
 
@@ -298,14 +405,6 @@ class Ledger:
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     """The tensors of all param groups, in order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    """A number that tensors sharing memory have in common; the tensor's own identity where it has no storage."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):
-        return id(tensor)
 
 
 def _construction_frame(module: nn.Module) -> FrameType | None:
@@ -321,14 +420,15 @@ def _construction_frame(module: nn.Module) -> FrameType | None:
     return None
 
 
-def _tensors_in(obj: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+def tensors_in(obj: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """The tensors of nested dicts, lists, tuples and modules."""
     if isinstance(obj, torch.Tensor):
         yield obj
     elif isinstance(obj, torch.nn.Module):
         yield from obj.parameters()
     elif isinstance(obj, dict) and depth:
         for value in obj.values():
-            yield from _tensors_in(value, depth - 1)
+            yield from tensors_in(value, depth - 1)
     elif isinstance(obj, list | tuple) and depth:
         for value in obj:
-            yield from _tensors_in(value, depth - 1)
+            yield from tensors_in(value, depth - 1)

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from deviceguard.sources.averages import Averages
 from deviceguard.sources.backward import Backward
 from deviceguard.sources.calls import Calls
+from deviceguard.sources.clipping import Clipping
+from deviceguard.sources.clocks import Clocks
 from deviceguard.sources.construction import Construction
 from deviceguard.sources.conversions import Conversions
 from deviceguard.sources.copies import Copies
+from deviceguard.sources.loaders import Loaders
 from deviceguard.sources.modules import ModuleCalls
 from deviceguard.sources.optimizers import Optimizers
+from deviceguard.sources.parallel import Parallel
+from deviceguard.sources.schedulers import Schedulers
 from deviceguard.sources.source import Source
+from deviceguard.sources.step_markers import StepMarkers
+from deviceguard.sources.synchronisation import Synchronisation
 
 SOURCES: tuple[type[Source], ...] = (
     Construction,
     Conversions,
     Copies,
     Optimizers,
+    Schedulers,
+    Clipping,
+    Averages,
+    Parallel,
     Backward,
     ModuleCalls,
+    StepMarkers,
+    Loaders,
+    Synchronisation,
+    Clocks,
     Calls,
 )

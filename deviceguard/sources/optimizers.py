@@ -14,6 +14,7 @@ from deviceguard.events import (
     GradientsCleared,
     OptimizerCreated,
     OptimizerStateLoaded,
+    OptimizerStateTaken,
     OptimizerStepped,
     OptimizerStepping,
     ParamGroupAdded,
@@ -31,6 +32,7 @@ class Optimizers(Source):
             GradientsCleared,
             OptimizerCreated,
             OptimizerStateLoaded,
+            OptimizerStateTaken,
             OptimizerStepped,
             OptimizerStepping,
             ParamGroupAdded,
@@ -48,6 +50,7 @@ class Optimizers(Source):
         self._patches.replace(Optimizer, "__setstate__", self._restored)
         self._patches.replace(Optimizer, "add_param_group", self._extended)
         self._patches.replace(Optimizer, "load_state_dict", self._loaded)
+        self._patches.replace(Optimizer, "state_dict", self._taken)
         self._patches.replace(Optimizer, "zero_grad", self._cleared)
         self._patches.replace(nn.Module, "zero_grad", self._cleared)
         self._handles = [
@@ -94,6 +97,15 @@ class Optimizers(Source):
 
         return load_state_dict
 
+    def _taken(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def state_dict(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            state = original(optimizer, *args, **kwargs)
+            if OptimizerStateTaken in self.wanted:
+                self.emit(OptimizerStateTaken(optimizer, state))
+            return state
+
+        return state_dict
+
     def _cleared(self, original: Callable[..., None]) -> Callable[..., None]:
         def zero_grad(owner: Any, set_to_none: bool = True) -> None:
             original(owner, set_to_none)
@@ -104,8 +116,13 @@ class Optimizers(Source):
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if OptimizerStepping in self.wanted:
-            self.emit(OptimizerStepping(optimizer))
+            self.emit(OptimizerStepping(optimizer, _closure_in(args, kwargs) is not None))
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if OptimizerStepped in self.wanted:
             self.emit(OptimizerStepped(optimizer))
+
+
+def _closure_in(args: Any, kwargs: Any) -> Any:
+    """The closure among the arguments of ``step``; the hooks are given the optimizer as the first of them."""
+    return kwargs.get("closure") or next((value for value in args[1:2] if callable(value)), None)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 
 from deviceguard.allowing import is_allowed
+from deviceguard.backends.devices import present
 from deviceguard.context import Context
+from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import Event, RunEnded, StepEnded
 from deviceguard.findings import Finding
 from deviceguard.ledger import Ledger
@@ -45,15 +48,33 @@ class Engine:
         self._by_event: dict[type[Event], list[tuple[Rule, str]]] = {}
         self._off: set[str] = set()
         self._failures = 0
+        self._lock = threading.RLock()  # events come from all threads of the run
+        self._said: set[str] = set()
         for cls in rules:
+            self._add(cls)
+
+    def _add(self, cls: type[Rule]) -> None:
+        try:
             rule = cls(self.context)
-            for kind, names in cls.handlers().items():
-                self._by_event.setdefault(kind, []).extend((rule, name) for name in names)
+        except Exception:
+            self._failed(f"rule {cls.code}, which is left out", None)
+            return
+        for kind, names in cls.handlers().items():
+            self._by_event.setdefault(kind, []).extend((rule, name) for name in names)
 
     @property
     def wanted(self) -> frozenset[type[Event]]:
-        """The events somebody here needs; sources that provide none of them are not installed."""
-        return frozenset(self._by_event) | self.ledger.wanted | frozenset(Steps.EVENTS)
+        """The events somebody here needs; sources that provide none of them are not installed.
+
+        Without an accelerator, real or simulated, rules that have nothing to say then need nothing.
+        """
+        return frozenset(self._by_rules()) | self.ledger.wanted | frozenset(Steps.EVENTS)
+
+    def _by_rules(self) -> Iterator[type[Event]]:
+        accelerated = present() is not None
+        for kind, entries in self._by_event.items():
+            if accelerated or not all(rule.needs_accelerator for rule, _ in entries):
+                yield kind
 
     @property
     def is_off(self) -> bool:
@@ -70,6 +91,10 @@ class Engine:
         Raises:
             DeviceGuardError, DeviceGuardWarning: only what the policy decides to raise.
         """
+        with self._lock:
+            self._handle(event, applying)
+
+    def _handle(self, event: Event, applying: bool) -> None:
         if self.is_off:
             return
         ended = self._before_rules(event)
@@ -79,12 +104,12 @@ class Engine:
             self._settle(finding, applying, event)
 
     def _before_rules(self, event: Event) -> StepEnded | None:
+        ended = None
         try:
             ended = self.steps.handle(event)
             self.ledger.handle(event)
         except Exception:
             self._failed("the ledger", event)
-            return None
         return ended
 
     def _ask(self, event: Event) -> list[Finding]:
@@ -111,7 +136,15 @@ class Engine:
             self._failed(f"a finding of {finding.rule}", event)
             return
         if is_new and applying:
-            self.policy.apply(complete, event)
+            self._apply(complete, event)
+
+    def _apply(self, finding: Finding, event: Event) -> None:
+        try:
+            self.policy.apply(finding, event)
+        except (DeviceGuardError, DeviceGuardWarning):
+            raise
+        except Exception:
+            self._failed(f"the policy for {finding.rule}", event)
 
     def _complete(self, finding: Finding, ending: bool) -> Finding:
         site = with_source(finding.site) if finding.site is not None else user_site()
@@ -129,11 +162,13 @@ class Engine:
         named = ignored_codes(finding.site)
         return named is not None and any(part == "ALL" or finding.rule.startswith(part) for part in named)
 
-    def _failed(self, where: str, event: Event) -> None:
+    def _failed(self, where: str, event: Event | None) -> None:
+        """Count a failure of the guard's own; the first of each kind, and the last one, are told with a traceback."""
         self._failures += 1
         self.report.internal_errors += 1
-        if self._failures == 1 or self.is_off:
-            note = " deviceguard switches itself off; the run goes on." if self.is_off else ""
-            log.warning(
-                "deviceguard failed in %s while handling %s.%s", where, type(event).__name__, note, exc_info=True
-            )
+        if where in self._said and not self.is_off:
+            return
+        self._said.add(where)
+        doing = f" while handling {type(event).__name__}" if event is not None else ""
+        end = " deviceguard switches itself off; the run goes on." if self.is_off else ""
+        log.warning("deviceguard failed in %s%s.%s", where, doing, end, exc_info=True)

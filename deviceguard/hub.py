@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from deviceguard.backends.simulated import running_simulation
 from deviceguard.events import Event, ModuleCalled
 from deviceguard.steps import Steps
 
 if TYPE_CHECKING:
     from deviceguard.session import Session
     from deviceguard.sources.source import Source
+
+
+log = logging.getLogger("deviceguard")
 
 
 class _Busy(threading.local):
@@ -31,7 +38,7 @@ class Hub:
         self._sessions: list[Session] = []
         self._installed: dict[tuple[type[Source], int], Source] = {}
         self._busy = _Busy()
-        self._pid = os.getpid()
+        self._simulation: object | None = None
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -41,7 +48,6 @@ class Hub:
     def enter(self, session: Session) -> None:
         """Open a session and install what it needs."""
         with self._lock:
-            self._pid = os.getpid()
             self._sessions.append(session)
             self._adjust()
 
@@ -54,12 +60,14 @@ class Hub:
 
     def emit(self, event: Event) -> None:
         """Hand an event to the sessions it is for."""
-        if self._busy.value or os.getpid() != self._pid:
+        if self._busy.value:
             return
+        if running_simulation() is not self._simulation and self._sessions:
+            self._adapt()
         targets = self._targets()
         if not targets:
             return
-        self._busy.value = True
+        self._busy.value = True  # spelled out, where at_work() would cost a generator an event
         try:
             innermost = targets[-1]
             for session in targets[:-1]:
@@ -69,6 +77,29 @@ class Hub:
             self._busy.value = False
         if type(event) in Steps.EVENTS and not (type(event) is ModuleCalled and innermost.engine.steps.training):
             self._update_detail()
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While the guard itself works in this thread: what its own work causes is no event."""
+        before, self._busy.value = self._busy.value, True
+        try:
+            yield
+        finally:
+            self._busy.value = before
+
+    def forget(self) -> None:
+        """Close all sessions without a word: a forked child is not guarded by its parent's sessions.
+
+        What they installed stays and tells nobody; a session of the child's own takes it over.
+        """
+        self._lock = threading.RLock()
+        self._busy = _Busy()
+        self._sessions = []
+
+    def _adapt(self) -> None:
+        """A simulation began or ended inside a guarded block, so that rules about accelerators begin or end too."""
+        with self._lock, self.at_work():
+            self._adjust()
 
     def _targets(self) -> list[Session]:
         thread = threading.get_ident()
@@ -84,6 +115,7 @@ class Hub:
     def _adjust(self) -> None:
         from deviceguard.sources.all import SOURCES
 
+        self._simulation = running_simulation()
         live = [session for session in self._sessions if not session.engine.is_off]
         wanted = frozenset().union(*(session.engine.wanted for session in live)) if live else frozenset()
         needed: set[tuple[type[Source], int]] = set()
@@ -94,17 +126,39 @@ class Hub:
                 keys = {(cls, 0)} if cls.provides & wanted else set()
             needed |= keys
         for key in [key for key in self._installed if key not in needed]:
-            self._installed.pop(key).uninstall()
+            self._remove(self._installed.pop(key))
         for cls in SOURCES:
             for key in sorted(key for key in needed if key[0] is cls and key not in self._installed):
                 source = cls(self.emit)
                 source.wanted = wanted
-                source.install()
+                self._install(source)
                 self._installed[key] = source
         for source in self._installed.values():
             source.wanted = wanted
         self._update_detail()
 
+    def _install(self, source: Source) -> None:
+        """A source that cannot be installed is left out; the run goes on without its events."""
+        try:
+            source.install()
+        except Exception:
+            self._failed("install", source)
+            self._remove(source)
+
+    def _remove(self, source: Source) -> None:
+        try:
+            source.uninstall()
+        except Exception:
+            self._failed("remove", source)
+
+    def _failed(self, what: str, source: Source) -> None:
+        for session in self._sessions:
+            session.report.internal_errors += 1
+        log.warning("deviceguard could not %s %s; the run goes on", what, type(source).__name__, exc_info=True)
+
 
 HUB = Hub()
 """The hub of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=HUB.forget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from deviceguard.engine import Engine, log
@@ -33,6 +34,7 @@ class Session:
         self.report = Report()
         self.whole_process = whole_process
         self.thread = 0
+        self._pid = os.getpid()
         policy = _POLICIES.get(settings.policy, Policy)()
         self.engine = Engine(settings, rule_classes(settings.codes()), policy, self.report)
 
@@ -55,9 +57,13 @@ class Session:
         """
         if self.settings.policy == "off":
             return
+        if os.getpid() != self._pid:
+            HUB.leave(self)  # a forked child leaves its parent's block: the judging is the parent's
+            return
         try:
-            self._explain(error)
-            self.engine.handle(RunEnded(error))
+            with HUB.at_work():
+                self._explain(error)
+                self.engine.handle(RunEnded(error))
         finally:
             HUB.leave(self)
             self._write()

@@ -30,7 +30,8 @@ class Steps:
     root module ends an inference step; once one has stepped, inference steps are no longer counted.
 
     The first ``full`` steps are examined in full, a few more after each change of models or optimizers, and two in
-    ``period`` later on (the work that leads to a ``step()`` begins in the step before it), so that the work per step does not grow with the number of parameters.
+    ``period`` later on (the work that leads to a ``step()`` begins in the step before it), so that the work per step
+    does not grow with the number of parameters.
 
     Args:
         full: number of steps examined in full at the start.

@@ -14,6 +14,7 @@ from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary, WeakTensorKeyDi
 
 from deviceguard import events
 from deviceguard.events import Event
+from deviceguard.ledger.former import Former
 from deviceguard.ledger.records import ModelRecord, ModuleRecord, OptimizerRecord, ParameterRecord, StateRecord
 from deviceguard.ledger.values import gradient_of, storage_of
 from deviceguard.naming.frames import origin, outward, spot_of, user_frame
@@ -38,6 +39,7 @@ class Ledger:
     Attributes:
         root_calls: calls of outermost modules so far.
         optimizer_steps: steps of all optimizers so far.
+        former: tensors that modules still hold although a conversion has passed them by.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -50,6 +52,7 @@ class Ledger:
         self._optimizers: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._trains: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._states: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self.former = Former()
         self._watch = (steps.index, True, steps.examined)
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             events.ModuleMade: self._on_module_made,
@@ -282,6 +285,8 @@ class Ledger:
         self._link(event.source, event.copy, "copied")
 
     def _on_module_converted(self, event: events.ModuleConverted) -> None:
+        top, _ = self.top_of(event.module)
+        self.former.note(event, self.model(event.module) is not None or self.model(top) is not None)
         for old, new in event.replaced:
             self._link(old, new, "converted")
         if event.replaced:

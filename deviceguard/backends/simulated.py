@@ -28,3 +28,9 @@ class SimulatedBackend(Backend):
     def _types(self) -> frozenset[str]:
         state: Any = sys.modules.get("deviceguard.simulate.state")
         return state.device_types() if state is not None and state.active() else frozenset()
+
+
+def running_simulation() -> object | None:
+    """The simulation that is on now, as an object to compare with; None without one. Cheap enough for every event."""
+    state: Any = sys.modules.get("deviceguard.simulate.state")
+    return state.PROCESS.simulation if state is not None else None

@@ -1,12 +1,15 @@
-"""Calls of single torch functions, through a function mode: losses, and reads that make the host wait.
+"""Calls of single torch functions, through a function mode: losses, and what makes the host wait or moves data.
 
 The mode looks one function object up in a table made when it was installed; a function that nobody asked for costs
-that look-up only.
+that look-up only. Which functions wait is said in ``sync_table``.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
@@ -14,61 +17,157 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from deviceguard.events import Event, HostRead, LossComputed
+from deviceguard.events import (
+    ArraysConverted,
+    CopyQueued,
+    Event,
+    HostRead,
+    LossComputed,
+    MovedBetweenDevices,
+    UnsettledAccess,
+    Uploaded,
+)
+from deviceguard.sources import sync_table, unsettled
+from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.losses import LOSSES, operands_of
-from deviceguard.sources.reads import READS
+from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+_TRANSFERS: frozenset[type[Event]] = frozenset(
+    {ArraysConverted, CopyQueued, HostRead, MovedBetweenDevices, UnsettledAccess, Uploaded}
+)
+_LAZY_BACKWARD_COMPILER = "torch._functorch.aot_autograd"
 
 
 class Calls(Source):
     """Emits for the functions in its table, in the thread it is installed in."""
 
-    provides: ClassVar[frozenset[type[Event]]] = frozenset({LossComputed, HostRead})
+    provides: ClassVar[frozenset[type[Event]]] = _TRANSFERS | {LossComputed}
     per_thread: ClassVar[bool] = True
 
     def __init__(self, emit: Emit) -> None:
+        self._mode: TableMode | None = None
+        self._wanted: frozenset[type[Event]] = frozenset()
         super().__init__(emit)
-        self._mode: _TableMode | None = None
+        self._patches = Patches()
         self._handles: list[Any] = []
+        self._thread = 0
+
+    @property
+    def wanted(self) -> frozenset[type[Event]]:  # type: ignore[override]
+        """The events somebody wants now; the table follows it."""
+        return self._wanted
+
+    @wanted.setter
+    def wanted(self, wanted: frozenset[type[Event]]) -> None:
+        changed, self._wanted = wanted != self._wanted, wanted
+        if changed and self._mode is not None:
+            self._mode.table = self._table()
 
     def install(self) -> None:  # noqa: D102
-        self._mode = _TableMode(self._table())
+        self._thread = threading.get_ident()
+        self._mode = TableMode(self._table(), self._watch)
         _push_mode(self._mode)
         self._handles = [
             hooks.register_module_forward_pre_hook(self._hide),
             hooks.register_module_forward_hook(self._show, always_call=True),
         ]
+        self._patches.replace(torch.autograd, "_engine_run_backward", self._with_mode)
 
     def uninstall(self) -> None:  # noqa: D102
+        self._patches.restore()
         for handle in self._handles:
             handle.remove()
         if self._mode is not None:
             self._mode.table = {}
             _take_out(self._mode)
         self._mode = None
+        QUEUE.forget()
 
     def _table(self) -> dict[Any, Handler]:
-        table: dict[Any, Handler] = {}
-        if LossComputed in self.wanted:
-            table.update(dict.fromkeys(LOSSES, self._loss))
-        if HostRead in self.wanted:
-            table.update({function: self._reader(*facts) for function, facts in READS.items()})
-        return table
+        losses = frozenset(LOSSES) if LossComputed in self.wanted else frozenset()
+        if not self.wanted & _TRANSFERS:
+            return {function: self._handler(None, None, is_loss=True) for function in losses}
+        before = {**sync_table.before(), **sync_table.conversions()}
+        after = sync_table.after()
+        return {
+            function: self._handler(before.get(function), after.get(function), is_loss=function in losses)
+            for function in {*before, *after, *losses}
+        }
 
-    def _loss(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        output = function(*args, **kwargs)
-        self.emit(LossComputed(function.__name__, operands_of(function, args, kwargs), output))
-        return output
+    def _handler(self, before: sync_table.Before | None, after: sync_table.After | None, is_loss: bool) -> Handler:
+        if before is not None and after is None and not is_loss:
+            return self._handler_before(before)
 
-    def _reader(self, call: str, family: str, explicit: bool) -> Handler:
-        def read(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if args and isinstance(args[0], torch.Tensor):
-                self.emit(HostRead(call, family, args[0], explicit))
-            return function(*args, **kwargs)
+        def handle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            events = _asked(before, args, kwargs) if before is not None else []
+            start = perf_counter()
+            output = function(*args, **kwargs)
+            seconds = perf_counter() - start
+            if after is not None:
+                events = events + _asked(after, args, kwargs, output)
+            self._emit_all(events, seconds)
+            if is_loss:
+                self.emit(LossComputed(function.__name__, operands_of(function, args, kwargs), output))
+            return output
 
-        return read
+        return handle
+
+    def _handler_before(self, before: sync_table.Before) -> Handler:
+        """The common case, with as little work as it can do for a call that waits for nothing."""
+
+        def handle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            events = _asked(before, args, kwargs)
+            if not events:
+                return function(*args, **kwargs)
+            start = perf_counter()
+            output = function(*args, **kwargs)
+            self._emit_all(events, perf_counter() - start)
+            return output
+
+        return handle
+
+    def _emit_all(self, events: list[Event], seconds: float) -> None:
+        for event in events:
+            if isinstance(event, HostRead | Uploaded | ArraysConverted):
+                event.seconds = seconds / len(events)
+            if type(event) in self.wanted:
+                self.emit(event)
+
+    def _watch(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call while copies are queued or a clock is running."""
+        if QUEUE.copies:
+            for event in unsettled.accesses(function, args, kwargs):
+                if UnsettledAccess in self.wanted:
+                    self.emit(event)
+        if QUEUE.timed and not QUEUE.launched and unsettled.launches(function, args, kwargs):
+            QUEUE.launched = True
+
+    # Backward runs in C++ with the mode off, so that hooks, custom functions and recomputation would be unseen.
+
+    def _with_mode(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            mode = self._mode
+            if mode is None or torch.compiler.is_compiling() or not self._may_enter(mode):
+                return original(*args, **kwargs)
+            _push_mode(mode)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _take_out(mode)
+
+        return run
+
+    def _may_enter(self, mode: TableMode) -> bool:
+        """Not in another thread, not twice, and not where a backward may be compiled while it runs."""
+        return (
+            threading.get_ident() == self._thread
+            and _LAZY_BACKWARD_COMPILER not in sys.modules
+            and not mode.is_hidden
+            and mode not in _get_current_function_mode_stack()
+        )
 
     # A function mode turns off the fused inference path of PyTorch's own attention layers, whose last digits differ.
     # The mode steps aside for them, so that the guard changes no result.
@@ -82,33 +181,58 @@ class Calls(Source):
             self._mode.show()
 
 
-class _TableMode(TorchFunctionMode):
-    def __init__(self, table: dict[Any, Handler]) -> None:
+class TableMode(TorchFunctionMode):
+    """Hands a call to the handler of its function, if it has one.
+
+    Args:
+        table: the handlers by function object.
+        watch: called before every function while the device queue is worth watching.
+    """
+
+    def __init__(self, table: dict[Any, Handler], watch: Handler) -> None:
         super().__init__()
         self.table = table
+        self.watch = watch
         self._hidden = 0
         self._above: list[TorchFunctionMode] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
+        if QUEUE.copies or QUEUE.timed:
+            self.watch(func, args, kwargs or {})
         handler = self.table.get(func)
         if handler is None:
             return func(*args, **kwargs) if kwargs else func(*args)
         return handler(func, args, kwargs or {})
 
+    @property
+    def is_hidden(self) -> bool:
+        """True while a fused path that would see the mode is running."""
+        return self._hidden > 0
+
     def hide(self) -> None:
+        """Take the mode off the stack until ``show`` was called as often."""
         self._hidden += 1
         if self._hidden == 1:
             self._above = _take_out(self)
 
     def show(self) -> None:
+        """Put the mode back where it was."""
         self._hidden = max(0, self._hidden - 1)
         if self._hidden == 0 and self.table and self not in _get_current_function_mode_stack():
             above = [_pop_mode() for _ in self._above]
             _push_mode(self)
             for mode in reversed(above):
                 _push_mode(mode)
+
+
+def _asked(row: Callable[..., list[Event]], *given: Any) -> list[Event]:
+    """The row's answer; none where the row itself fails, so that no odd argument can break the user's call."""
+    try:
+        return row(*given)
+    except Exception:
+        return []
 
 
 def _has_fast_path(module: nn.Module) -> bool:

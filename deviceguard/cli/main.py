@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import click
 
 from deviceguard import __version__
+from deviceguard.cli.catalogue import rules
+from deviceguard.cli.explain import explain
 from deviceguard.cli.run import run
 from deviceguard.errors import SettingsError
 
@@ -18,7 +20,8 @@ def commands() -> None:
     """Watch PyTorch training from inside and name what is wrong, with the line and the fix."""
 
 
-commands.add_command(run)
+for command in (run, rules, explain):
+    commands.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -22,6 +22,12 @@ _PLAIN_LINES = 300
 """Lines it may take in a file."""
 
 
+def show(report: Report, stream: TextIO, steps: int = 0) -> None:
+    """Write the summary to a stream; arguments as in :func:`render`."""
+    stream.write(render(report, stream, steps))
+    stream.flush()
+
+
 def render(report: Report, stream: TextIO, steps: int = 0) -> str:
     """The summary as it is to be written to a stream: with colours where the stream is a terminal that has them.
 

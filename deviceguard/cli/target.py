@@ -56,9 +56,9 @@ def find_script(path: str) -> Target:
         CannotRun: there is no such file.
         SyntaxError: the source does not compile.
     """
-    if _is_container(pathlib.Path(path)):
-        return _find_container(path)
     full = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - pathlib would drop the dots that Python keeps
+    if _is_container(pathlib.Path(full)):
+        return _find_container(path, full)
     kind = importlib.machinery.SourcelessFileLoader if _is_compiled(path) else importlib.machinery.SourceFileLoader
     loader = kind("__main__", full)
     code = _code_of(loader, full)
@@ -88,9 +88,9 @@ def _code_of(loader: Any, full: str) -> CodeType:
     return compile(source, full, "exec", dont_inherit=True)
 
 
-def _find_container(path: str) -> Target:
-    _lead_path(path)
-    spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
+def _find_container(path: str, full: str) -> Target:
+    _lead_path(full)
+    spec = importlib.machinery.PathFinder.find_spec("__main__", [full])
     if spec is None:
         raise CannotRun(f"can't find '__main__' module in {path!r}", 1)
     return _from_spec(spec, path)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, TypeVar
 
 from deviceguard.simulate.errors import NotSimulatedError as NotSimulatedError
@@ -50,12 +51,24 @@ class simulate:  # noqa: N801
         session.leave()
 
     def __call__(self, func: _F) -> _F:
+        """Decorate a function."""
+
         @functools.wraps(func)
         def simulated(*args: Any, **kwargs: Any) -> Any:
             with simulate(str(self.spec), memory=self.memory):
                 return func(*args, **kwargs)
 
         return simulated  # type: ignore[return-value]
+
+
+class _CallableModule(ModuleType):
+    """Lets ``deviceguard.simulate("cuda")`` work whether that name is this module or the class in it."""
+
+    def __call__(self, spec: str = "cuda", *, memory: int | None = None) -> simulate:
+        return simulate(spec, memory=memory)
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 
 def enter_from_environment() -> bool:
@@ -69,6 +82,6 @@ def enter_from_environment() -> bool:
         return False
     try:
         simulate(text).__enter__()
-    except Exception:  # noqa: BLE001 - must never break an import
+    except Exception:
         return False
     return True

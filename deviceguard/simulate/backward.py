@@ -9,7 +9,7 @@ import torch
 
 from deviceguard.simulate.labels import device_of, label_tensor, quiet, tensors_in
 from deviceguard.simulate.patching import Patches
-from deviceguard.simulate.placement import text_of
+from deviceguard.simulate.placement_words import text_of
 
 if TYPE_CHECKING:
     from deviceguard.simulate.mode import Call, SimulationMode, Special
@@ -50,7 +50,7 @@ def _unlabelled(extract: Any) -> Any:
 def _install_function(patches: Patches, mode: SimulationMode) -> None:
     function = torch.autograd.function
     apply = vars(function.Function)["apply"]
-    backward_apply = function.BackwardCFunction.apply
+    backward_apply: Any = function.BackwardCFunction.apply
 
     def apply_and_note(cls: Any, *args: Any, **kwargs: Any) -> Any:
         result = apply.__get__(None, cls)(*args, **kwargs)
@@ -93,8 +93,33 @@ def _check_gradients(name: str, result: Any, inputs: Any) -> None:
                     )
 
 
+def _check_roots(roots: Any, gradients: Any) -> None:
+    """Refuse a starting gradient on another device than its output, as the engine does."""
+    for position, (root, gradient) in enumerate(zip(_listed(roots), _listed(gradients), strict=False)):
+        if not isinstance(gradient, torch.Tensor) or gradient.dim() == 0:
+            continue
+        expected, found = device_of(root), device_of(gradient)
+        if expected is not found:
+            raise RuntimeError(
+                f"invalid gradient at index {position} - expected device {text_of(expected)} but got {text_of(found)}"
+            )
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def backward(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``Tensor.backward``: the starting gradient must be with the tensor."""
+    gradient = args[1] if len(args) > 1 else kwargs.get("gradient")
+    if gradient is not None:
+        _check_roots(args[0], gradient)
+    return func(*args, **kwargs)
+
+
 def gradients_of(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.autograd.grad``: each gradient is with its input."""
+    _check_roots(args[0] if args else kwargs["outputs"], args[2] if len(args) > 2 else kwargs.get("grad_outputs"))
     result = func(*args, **kwargs)
     inputs = args[1] if len(args) > 1 else kwargs["inputs"]
     wanted = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
@@ -106,4 +131,4 @@ def gradients_of(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs
 
 def handlers() -> dict[Any, Special]:
     """The table of this module."""
-    return {torch.autograd.grad: gradients_of}
+    return {torch.autograd.grad: gradients_of, torch.Tensor.backward: backward}

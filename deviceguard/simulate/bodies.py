@@ -24,12 +24,15 @@ class _BodyGlobals(dict[str, Any]):
     """The globals of a module, read live, with the questions answered."""
 
     def __init__(self, module_globals: dict[str, Any]) -> None:
-        super().__init__({question: _no for question in _QUESTIONS})
+        super().__init__(dict.fromkeys(_QUESTIONS, _no))
         self["__builtins__"] = module_globals["__builtins__"]
         self._module_globals = module_globals
 
     def __missing__(self, name: str) -> Any:
-        return self._module_globals[name]
+        found = self._module_globals[name]
+        if name.startswith("_") and isinstance(found, FunctionType) and found.__globals__ is self._module_globals:
+            return body(found)  # a private helper asks the same question on behalf of its public caller
+        return found
 
 
 @functools.lru_cache(maxsize=1024)

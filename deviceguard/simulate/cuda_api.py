@@ -64,9 +64,8 @@ class DeviceContext:
             _check_index(self.idx)
             current.index = self.idx
 
-    def __exit__(self, *_: object) -> bool:
+    def __exit__(self, *_: object) -> None:
         running().current.index = self.prev_idx
-        return False
 
 
 class DeviceOf(DeviceContext):
@@ -199,10 +198,11 @@ def _exchange_device(index: int) -> int:
     return before
 
 
-_KEPT = frozenset(
-    "CudaError DeferredCudaCallError cudaStatus check_error amp memory random sparse streams profiler nvtx nccl tunable "
-    "graphs jiterator has_half has_magma gds green_contexts ".split()
-)
+_KEPT_TEXT = """
+CudaError DeferredCudaCallError cudaStatus check_error amp memory random sparse streams profiler nvtx nccl tunable
+graphs jiterator has_half has_magma gds green_contexts
+"""
+_KEPT = frozenset(_KEPT_TEXT.split())
 
 
 def _refusal(name: str) -> Callable[..., Any]:

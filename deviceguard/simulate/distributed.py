@@ -44,5 +44,3 @@ def install(patches: Patches) -> None:
         patches.set(module, "new_group", make_group)
         patches.set(module, "get_backend", backend_of)
         patches.set(module, "is_nccl_available", lambda: True)
-
-

@@ -27,18 +27,21 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
     """Stands in for ``torch.Generator`` while a simulation is on."""
 
     label: torch.device | None
+    asked: torch.device | None
 
     def __new__(cls, device: Any = None) -> Generator:
         """Make a host generator; remember the device that was asked for."""
         label = simulated(device) if PROCESS.simulation is not None else None
-        made = super().__new__(cls, HOST if label is not None or device is None else device)
+        new: Any = RealGenerator.__new__
+        made: Generator = new(cls, HOST if label is not None or device is None else device)
         made.label = label
+        made.asked = None if label is None else label if isinstance(device, int) else torch.device(device)
         return made
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """The device that was asked for."""
-        return HOST if self.label is None else self.label
+        return HOST if self.asked is None else self.asked
 
 
 def label_of(generator: Any) -> torch.device | None:

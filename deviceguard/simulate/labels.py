@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import DisableTorchFunction as quiet
 
 from deviceguard.simulate.memory import DeviceMemory
 
-
+#: A context in which no function mode sees what is called.
+quiet = torch._C.DisableTorchFunction
 
 ATTRIBUTE = "_deviceguard_allocation"
 

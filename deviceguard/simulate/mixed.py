@@ -34,9 +34,7 @@ class PlacementMode(TorchDispatchMode):
         return result
 
 
-def label_fresh(
-    result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any, memory: DeviceMemory
-) -> None:
+def label_fresh(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any, memory: DeviceMemory) -> None:
     """Label the tensors of a result that are new: what shares memory with an argument stays where it is."""
     host = {id(tensor) for tensor in tensors_in((args, kwargs)) if device_of(tensor) is None}
     storages = {storage_key(tensor) for tensor in tensors_in((args, kwargs)) if device_of(tensor) is None}

@@ -18,7 +18,7 @@ from torch.utils._device import _device_constructors
 
 from deviceguard.simulate import autocast, bodies, generators
 from deviceguard.simulate.devices import HOST, simulated
-from deviceguard.simulate.labels import device_of, label_tree, tensors_in
+from deviceguard.simulate.labels import device_of, label_tree, mark_pinned, tensors_in
 from deviceguard.simulate.memory import DeviceMemory
 from deviceguard.simulate.mixed import run_mixed
 
@@ -26,7 +26,8 @@ Call = Callable[..., Any]
 #: What a special handler gets: the mode, the function and its arguments.
 Special = Callable[["SimulationMode", Call, tuple[Any, ...], dict[str, Any]], Any]
 
-_ABSENT = object()
+#: Constructors that take values: a tensor among these is read, and does not say where the result is.
+_VALUE_FACTORIES = frozenset({torch.full, torch.arange, torch.linspace, torch.logspace, torch.range})
 
 
 class SimulationMode(TorchFunctionMode):
@@ -55,6 +56,8 @@ class SimulationMode(TorchFunctionMode):
                 kwargs = generators.translated(kwargs, self.home(func, args, kwargs))
             if kwargs.get("pin_memory"):
                 return self.with_device(func, args, kwargs, None)
+        if func in _VALUE_FACTORIES:
+            return self.with_device(func, args, kwargs, default_device() or HOST)
         device: torch.device | None = None
         on_host = mixed = False
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -107,8 +110,6 @@ class SimulationMode(TorchFunctionMode):
 
     def placed(self, result: Any, args: tuple[Any, ...], target: torch.device | None, *, pinned: bool = False) -> Any:
         """Put a new result on its device."""
-        from deviceguard.simulate.labels import mark_pinned
-
         if target is not None:
             label_tree(result, target, self.memory)
         elif pinned:
@@ -128,5 +129,5 @@ class SimulationMode(TorchFunctionMode):
 
 def default_device() -> torch.device | None:
     """The simulated device that ``torch.set_default_device`` named, if it named one."""
-    current = torch.utils._device.CURRENT_DEVICE  # type: ignore[attr-defined]
+    current = torch.utils._device.CURRENT_DEVICE
     return None if current is None else simulated(current)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deviceguard.simulate.devices import HOST, simulated
 from deviceguard.simulate.labels import device_of, label_tree, mark_pinned
-from deviceguard.simulate.placement import type_name
+from deviceguard.simulate.placement_words import type_name
 from deviceguard.simulate.state import running
 
 if TYPE_CHECKING:

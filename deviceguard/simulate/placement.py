@@ -20,24 +20,25 @@ element-wise (rest)     0-dim host tensors mix in; everything else is refused, n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from deviceguard.simulate import convolution
 from deviceguard.simulate.checked_kernels import CHECKED_WRAPPERS
 from deviceguard.simulate.labels import device_of
+from deviceguard.simulate.placement_words import Operand, refuse_argument, refuse_two, text_of
 
 #: Operations whose operands may be anywhere.
-CROSSING = frozenset(
-    """
-    aten::copy_ aten::_to_copy aten::copy aten::_copy_from aten::_copy_from_and_resize aten::set_ aten::resize_as_
-    aten::_has_compatible_shallow_copy_type aten::is_same_size aten::empty_like aten::zeros_like aten::ones_like
-    aten::full_like aten::rand_like aten::randn_like aten::randint_like aten::new_empty aten::new_zeros aten::new_ones
-    aten::new_full aten::new_empty_strided aten::result_type aten::is_set_to aten::_foreach_copy_ aten::view_as
-    aten::expand_as aten::reshape_as aten::_pin_memory aten::is_pinned
-    """.split()
-)
+CROSSING_TEXT = """
+aten::copy_ aten::_to_copy aten::copy aten::_copy_from aten::_copy_from_and_resize aten::set_ aten::resize_as_
+aten::_has_compatible_shallow_copy_type aten::is_same_size aten::empty_like aten::zeros_like aten::ones_like
+aten::full_like aten::rand_like aten::randn_like aten::randint_like aten::new_empty aten::new_zeros aten::new_ones
+aten::new_full aten::new_empty_strided aten::result_type aten::is_set_to aten::_foreach_copy_ aten::view_as
+aten::expand_as aten::reshape_as aten::_pin_memory aten::is_pinned
+"""
+CROSSING = frozenset(CROSSING_TEXT.split())
 
 #: Arguments which the real kernel wants on the host (or does not compare), by operation.
 HOST_ARGUMENTS: dict[str, frozenset[str]] = {
@@ -56,31 +57,26 @@ HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::_fused_adamw_": frozenset({"state_steps"}),
 }
 
-INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index"})
+INDEXING = frozenset(
+    {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index"}
+)
+#: Of these, those that refuse indices on a third device; the ones that write fetch them.
+READING = frozenset({"aten::index", "aten::_unsafe_index"})
 MASKED_FILL = frozenset({"aten::masked_fill", "aten::masked_fill_"})
 CONVOLUTION = frozenset({"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"})
-
-_TYPE_NAMES = {
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-    torch.int64: "LongTensor",
-    torch.int32: "IntTensor",
-    torch.int16: "ShortTensor",
-    torch.int8: "CharTensor",
-    torch.uint8: "ByteTensor",
-    torch.bool: "BoolTensor",
-    torch.complex64: "ComplexFloatTensor",
-    torch.complex128: "ComplexDoubleTensor",
+#: Composite on the host, but one checked kernel on the device: its wrapper, and its names for the arguments.
+RENAMED: dict[str, tuple[str, dict[str, str]]] = {
+    "aten::embedding": ("_index_select", {"weight": "self", "indices": "index"}),
+    "aten::stack": ("cat", {}),
+    "aten::_stack": ("cat", {}),
+    "aten::mv": ("addmv_", {}),
+    "aten::complex": ("out_complex_out", {}),
+    "aten::polar": ("out_polar_out", {}),
+    "aten::linalg_lstsq": ("out_linalg_lstsq_out", {}),
 }
-
-Operand = tuple[str, Tensor, "torch.device | None"]
-
-
-def type_name(dtype: torch.dtype, device: torch.device | None) -> str:
-    """The legacy name of a tensor type, such as ``torch.cuda.FloatTensor``."""
-    return f"torch.{'' if device is None else device.type + '.'}{_TYPE_NAMES.get(dtype, 'Tensor')}"
+ADDCMUL = frozenset({"aten::addcmul", "aten::addcmul_"})
+#: Element-wise kernels that take no 0-dim host tensor.
+NO_SCALARS = frozenset({"aten::addcdiv", "aten::addcdiv_"})
 
 
 def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
@@ -97,18 +93,24 @@ def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dev
     if name in MASKED_FILL:
         return _check_masked_fill(operands)
     if name in CONVOLUTION:
-        _check_convolution(operands)
+        stride, dilation, transposed, groups = args[3], args[5], args[6], args[8]
+        convolution.check(operands, stride, dilation, transposed, groups)
     host = HOST_ARGUMENTS.get(name)
     if host is not None:
         operands = [operand for operand in operands if operand[0] not in host]
         if len({label for _, _, label in operands}) < 2:
             return operands[0][2]
-    if name == "aten::_scaled_dot_product_attention" or name.startswith("aten::_scaled_dot_product"):
-        _check_attention(operands)
     wrapper = checked_wrapper(func)
+    if name in RENAMED:
+        wrapper, names = RENAMED[name]
+        operands = [(names.get(argument, argument), tensor, label) for argument, tensor, label in operands]
+    if name == "aten::mv":
+        operands = [("self", operands[1][1], operands[1][2]), ("mat", operands[0][1], operands[0][2]), *operands[1:]]
     if wrapper is not None:
         _check_generated(wrapper, operands)
-    return _check_elementwise(operands, _written(func))
+    if name in ADDCMUL and operands[1][2] is None and operands[1][1].dim() == 0:
+        _refuse_addcmul(name, operands[0][2])
+    return _check_elementwise(name, operands, _written(func))
 
 
 def _operands(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Operand]:
@@ -140,49 +142,47 @@ def checked_wrapper(func: Any) -> str | None:
     """The name of the generated wrapper that checks this operation, if one does."""
     name = func._schema.name.removeprefix("aten::")
     overload = func._schema.overload_name
-    candidates = (f"{name}_{overload}" if overload else name, f"{overload}_{name}")
+    candidates = (
+        f"{name}_{overload}" if overload else name,
+        f"{overload}_{name}",
+        f"{name}_out_{overload}",
+        f"{overload}_{name}_out",
+    )
     return next((candidate for candidate in candidates if candidate in CHECKED_WRAPPERS), None)
-
-
-def text_of(label: torch.device | None) -> str:
-    """A device as PyTorch's messages write it."""
-    return "cpu" if label is None else str(label)
 
 
 def _check_generated(wrapper: str, operands: list[Operand]) -> None:
     common = operands[0][2]
     for name, _, label in operands[1:]:
         if label != common:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but got {name} is on {text_of(label)}, different from "
-                f"other tensors on {text_of(common)} (when checking argument in method wrapper_CUDA_{wrapper})"
-            )
+            refuse_argument(name, label, common, wrapper)
 
 
-def _check_elementwise(operands: list[Operand], written: set[str]) -> torch.device | None:
+def _check_elementwise(name: str, operands: list[Operand], written: set[str]) -> torch.device | None:
     common = next(label for _, _, label in operands if label is not None)
-    for name, tensor, label in operands:
-        if label != common and not (label is None and tensor.dim() == 0 and name not in written):
+    for argument, tensor, label in operands:
+        scalar = label is None and tensor.dim() == 0 and argument not in written and name not in NO_SCALARS
+        if label != common and not scalar:
             refuse_two(common, label)
     return common
 
 
-def refuse_two(common: torch.device | None, other: torch.device | None) -> NoReturn:
-    """The refusal of the element-wise kernels."""
-    raise RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{text_of(common)} and {text_of(other)}!"
-    )
+def _refuse_addcmul(name: str, home: torch.device | None) -> None:
+    if home is not None:
+        raise RuntimeError(
+            "CPU Scalar support for tensor1 argument is not supported when calling addcmul on CUDA tensors. However, "
+            "CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
+        )
 
 
 def _check_indexing(name: str, operands: list[Operand]) -> torch.device | None:
     home = operands[0][2]
     for argument, tensor, label in operands[1:]:
-        if argument == "indices" and label is not None and label != home:
+        if argument == "indices" and label is not None and label != home and name in READING:
             raise RuntimeError(
-                "indices should be either on cpu or on the same device as the indexed tensor " f"({text_of(home)})"
+                f"indices should be either on cpu or on the same device as the indexed tensor ({text_of(home)})"
             )
-        if argument == "values" and label != home and not (tensor.dim() == 0):
+        if argument == "values" and label != home and tensor.dim() != 0:
             refuse_two(home if home is not None else label, label if home is not None else home)
     return home
 
@@ -195,31 +195,6 @@ def _check_masked_fill(operands: list[Operand]) -> torch.device | None:
                 "expected self and mask to be on the same device, but got mask on "
                 f"{text_of(label)} and self on {text_of(home)}"
             )
+        if argument == "value" and home is None:
+            raise RuntimeError("masked_fill_: Expected inputs to be on same device")
     return home
-
-
-def _check_convolution(operands: list[Operand]) -> None:
-    first = operands[0]
-    if first[2] is None:
-        wrapper = "___slow_conv2d_forward"
-        name, _, label = next(operand for operand in operands if operand[2] is not None)
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but got {name} is on {text_of(label)}, different from "
-            f"other tensors on cpu (when checking argument in method wrapper_CUDA{wrapper})"
-        )
-    for name, tensor, label in operands[1:]:
-        if label != first[2]:
-            raise RuntimeError(
-                f"Input type ({type_name(first[1].dtype, first[2])}) and {name} type "
-                f"({type_name(tensor.dtype, label)}) should be the same"
-            )
-
-
-def _check_attention(operands: list[Operand]) -> None:
-    by_name = {name: label for name, _, label in operands}
-    query, key, value = by_name.get("query"), by_name.get("key"), by_name.get("value")
-    if not query == key == value:
-        raise RuntimeError(
-            "Expected query, key, and value to have the same device type, but got query.device: "
-            f"{text_of(query)} key.device: {text_of(key)} and value.device: {text_of(value)} instead."
-        )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deviceguard.simulate import bodies
 from deviceguard.simulate.labels import device_of, is_pinned, label_tensor, label_tree, mark_pinned
-from deviceguard.simulate.placement import text_of
+from deviceguard.simulate.placement_words import text_of
 from deviceguard.simulate.state import running
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def pin_memory(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -
 
 def type_string(tensor: Tensor) -> str:
     """What ``Tensor.type()`` says."""
-    from deviceguard.simulate.placement import type_name
+    from deviceguard.simulate.placement_words import type_name
 
     return type_name(tensor.dtype, device_of(tensor))
 
@@ -96,6 +96,18 @@ def set_grad(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> 
                 f"attempting to assign a gradient with device type '{_type_of(there)}' to a tensor with device type "
                 f"'{_type_of(here)}'. Please ensure that the gradient and the tensor are on the same device"
             )
+    return func(owner, value)
+
+
+def set_data(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``Tensor.data = ...``: a change of device makes PyTorch forget the node that accumulates the gradient.
+
+    Its C++ sees no change here. A change of dtype has the same effect, so the tensor passes through one.
+    """
+    owner, value = args
+    if owner.requires_grad and device_of(owner) is not device_of(value):
+        other = torch.float64 if value.dtype is not torch.float64 else torch.float32
+        func(owner, torch.empty(0, dtype=other))
     return func(owner, value)
 
 
@@ -191,26 +203,31 @@ _PLAIN_METHODS = (
 _BODY_METHODS = "__repr__ __format__ __contains__ storage_type"
 
 
+def _property(name: str) -> Any:
+    return getattr(Tensor, name)
+
+
 def handlers() -> dict[Any, Special]:
     """The table of this module."""
     table: dict[Any, Special] = {torch._C._set_grad_enabled: plain}
     for name in _PLAIN_PROPERTIES.split():
         if hasattr(getattr(Tensor, name, None), "__get__"):
-            table[getattr(Tensor, name).__get__] = plain
+            table[_property(name).__get__] = plain
     table.update({getattr(Tensor, name): plain for name in _PLAIN_METHODS.split() if hasattr(Tensor, name)})
     table.update({getattr(Tensor, name): with_body for name in _BODY_METHODS.split() if hasattr(Tensor, name)})
     table.update(
         {
-            Tensor.device.__get__: device,  # type: ignore[attr-defined]
-            Tensor.is_cpu.__get__: is_cpu,  # type: ignore[attr-defined]
-            getattr(Tensor, f"is_{running().type}").__get__: is_simulated,
+            _property("device").__get__: device,
+            _property("is_cpu").__get__: is_cpu,
+            _property(f"is_{running().type}").__get__: is_simulated,
             Tensor.get_device: get_device,
             Tensor.numpy: numpy,
             Tensor.__array__: numpy,
             Tensor.is_pinned: pinned,
             Tensor.pin_memory: pin_memory,
-            Tensor.grad.__get__: grad,  # type: ignore[attr-defined]
-            Tensor.grad.__set__: set_grad,  # type: ignore[attr-defined]
+            _property("grad").__get__: grad,
+            _property("grad").__set__: set_grad,
+            _property("data").__set__: set_data,
             Tensor.set_: set_storage,
             Tensor.share_memory_: share_memory,
             Tensor.is_shared: is_shared,
@@ -219,7 +236,6 @@ def handlers() -> dict[Any, Special]:
             Tensor.apply_: host_only,
             Tensor.map_: host_only,
             torch.get_device: get_device,
-            torch.Tensor.backward: plain,
         }
     )
     return table

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from deviceguard.simulate.labels import device_of, label_tensor, label_tree, tensors_in
-from deviceguard.simulate.placement import type_name
+from deviceguard.simulate.placement_words import type_name
 
 if TYPE_CHECKING:
     from deviceguard.simulate.mode import Call, SimulationMode, Special
@@ -54,8 +54,8 @@ def recurrent(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: d
 def handlers() -> dict[Any, Special]:
     """The table of this module."""
     return {
-        torch._VF._pack_padded_sequence: pack,  # type: ignore[attr-defined]
-        torch._VF._pad_packed_sequence: pad,  # type: ignore[attr-defined]
+        torch._VF._pack_padded_sequence: pack,
+        torch._VF._pad_packed_sequence: pad,
         torch.lstm: recurrent,
         torch.gru: recurrent,
         torch.rnn_tanh: recurrent,

@@ -50,8 +50,8 @@ def _storage_device(self: Any) -> torch.device:
     """``UntypedStorage.device``."""
     allocation = self.__dict__.get(ATTRIBUTE)
     if allocation is not None and allocation.device is not None:
-        return allocation.device  # type: ignore[no-any-return]
-    return _real_device.__get__(self)  # type: ignore[no-any-return]
+        return allocation.device
+    return _real_device.__get__(self)
 
 
 _real_device = inspect.getattr_static(torch._C.StorageBase, "device", None)
@@ -78,7 +78,8 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
         return copied
 
     def on_host(storage: Any) -> Any:
-        return torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
+        made: Any = torch.UntypedStorage
+        return made(storage.nbytes()).copy_(storage, False)
 
     def is_simulated(self: Any) -> bool:
         return _label(self) is not None

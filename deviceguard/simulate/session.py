@@ -6,7 +6,6 @@ import importlib
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.cuda
@@ -22,10 +21,12 @@ from deviceguard.simulate import (
     cuda_api,
     distributed,
     generators,
+    legacy,
     moving,
     optimizers,
     parallel,
     questions,
+    refusals,
     sequences,
     serialization,
     threads,
@@ -96,7 +97,9 @@ def _start(spec: Spec, memory: int | None) -> _Session:
     try:
         books = DeviceMemory(memory)
         mode = SimulationMode(books, {})
-        mode.special.update(questions.handlers() | moving.handlers() | backward.handlers() | sequences.handlers())
+        mode.special.update(
+            questions.handlers() | moving.handlers() | backward.handlers() | sequences.handlers() | refusals.handlers()
+        )
         _install(patches, mode, books, spec)
     except BaseException:
         patches.undo()
@@ -121,8 +124,5 @@ def _install(patches: Patches, mode: SimulationMode, books: DeviceMemory, spec: 
     compiling.install(patches)
     optimizers.install(patches)
     parallel.install(patches)
-    patches.set_item(_environment(), ENVIRONMENT_VARIABLE, str(spec))
-
-
-def _environment() -> Any:
-    return os.environ
+    legacy.install(patches, mode)
+    patches.set_item(os.environ, ENVIRONMENT_VARIABLE, str(spec))

@@ -7,7 +7,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _len_torch_function_stack, _pop_mode, _push_mode
+import torch
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from deviceguard.simulate.patching import Patches
 
@@ -19,7 +25,7 @@ def is_entered(mode: TorchFunctionMode) -> bool:
 
 def push_below(mode: TorchFunctionMode) -> None:
     """Put the mode at the bottom of this thread's stack, so that all other modes see simulated devices."""
-    above = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    above = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
     _push_mode(mode)
     for other in reversed(above):
         _push_mode(other)
@@ -27,7 +33,7 @@ def push_below(mode: TorchFunctionMode) -> None:
 
 def remove(mode: TorchFunctionMode) -> None:
     """Take the mode off this thread's stack, wherever it is."""
-    above = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    above = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
     for other in reversed(above):
         if other is not mode:
             _push_mode(other)

@@ -1,0 +1,67 @@
+"""The old spellings of a device: ``torch.cuda.FloatTensor``, ``torch.set_default_tensor_type``, ``torch.device(0)``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from deviceguard.simulate.devices import simulated
+from deviceguard.simulate.labels import device_of, label_tensor, quiet
+from deviceguard.simulate.patching import Patches
+from deviceguard.simulate.placement_words import TYPE_NAMES
+from deviceguard.simulate.state import running
+
+if TYPE_CHECKING:
+    from deviceguard.simulate.mode import SimulationMode
+
+
+class _TensorType(type):
+    """A class whose instances are tensors of one dtype on the device."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        with quiet():
+            return isinstance(instance, Tensor) and instance.dtype is cls.dtype and device_of(instance) is not None
+
+
+def _tensor_types(mode: SimulationMode) -> dict[str, Any]:
+    """Stand-ins for ``torch.cuda.FloatTensor`` and its like."""
+
+    def made_by(dtype: torch.dtype) -> Any:
+        def new(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
+            with quiet():
+                made = torch.Tensor(*args, **kwargs).to(dtype, copy=True)
+                target = simulated(running().type)
+                if target is not None:
+                    label_tensor(made, target, mode.memory)
+            return made
+
+        return new
+
+    return {
+        name: _TensorType(name, (), {"__new__": made_by(dtype), "__module__": "torch.cuda", "dtype": dtype})
+        for dtype, name in TYPE_NAMES.items()
+        if not name.startswith("Complex")
+    }
+
+
+def install(patches: Patches, mode: SimulationMode) -> None:
+    """Replace the types of ``torch.cuda`` and the setter of the default type."""
+    if running().type != "cuda":
+        return
+    for name, made in _tensor_types(mode).items():
+        patches.set_existing(torch.cuda, name, made)
+    set_type = torch.set_default_tensor_type
+
+    def set_default_tensor_type(named: Any) -> None:
+        name = named if isinstance(named, str) else f"{named.__module__}.{named.__name__}"
+        if not name.startswith("torch.cuda."):
+            set_type(named)
+            return
+        set_type(name.replace("torch.cuda.", "torch."))
+        torch.set_default_device("cuda")
+
+    patches.set(torch, "set_default_tensor_type", set_default_tensor_type)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
 import linecache
-import textwrap
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from deviceguard.findings import Site
+from deviceguard.naming.frames import origin
 
 _MOVES = frozenset({"to", "cuda", "cpu", "xpu", "half", "float", "double", "bfloat16", "type", "long", "int"})
 _FACTORIES = frozenset(
@@ -31,11 +30,13 @@ class Origin:
         bound_at: the last line before the use that binds the name, or None.
         discarded_at: a line that moves it and throws the result away (``x.to(device)`` as a statement), or None.
         factory: the host factory that made it (``torch.zeros``), if the binding is a call of one without a device.
+        factory_at: the line of that factory where it stands in a function of the user's that was called, else None.
     """
 
     bound_at: Site | None = None
     discarded_at: Site | None = None
     factory: str | None = None
+    factory_at: Site | None = None
 
 
 def origin_of(expression: str | None, frame: FrameType, line: int) -> Origin:
@@ -56,6 +57,10 @@ def origin_of(expression: str | None, frame: FrameType, line: int) -> Origin:
         return _origin_of_name(node.id, frame, line)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
         return _origin_of_attribute(node.attr, frame)
+    if isinstance(node, ast.Call):
+        returned = _origin_of_result(node, frame)
+        if returned is not None:
+            return returned
     if isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
         inner = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else node
         if isinstance(inner, ast.Subscript | ast.Attribute):
@@ -76,38 +81,113 @@ def _origin_of_name(name: str, frame: FrameType, line: int) -> Origin:
     return found
 
 
+def _origin_of_result(node: ast.Call, frame: FrameType) -> Origin | None:
+    """What the source of a called function of the user's says of what it returns; None when it says nothing."""
+    function = _function_called(node.func, frame)
+    code = getattr(function, "__code__", None)
+    tree = _tree(code.co_filename, function.__globals__) if isinstance(code, CodeType) and function else None
+    scope = _scope_at(tree, code) if tree is not None and isinstance(code, CodeType) else None
+    if scope is None or not isinstance(code, CodeType):
+        return None
+    for found in _own_nodes(scope):
+        for part in _parts(found.value) if isinstance(found, ast.Return) else ():
+            factory = _host_factory(part) or _factory_of_name(part, scope)
+            if factory:
+                text = linecache.getline(code.co_filename, part.lineno).strip()
+                return Origin(None, None, factory, Site(code.co_filename, part.lineno, code.co_name, text or None))
+    return None
+
+
+def _function_called(node: ast.expr, frame: FrameType) -> Any:
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        owner = frame.f_locals.get(node.value.id, frame.f_globals.get(node.value.id))
+        for cls in type(owner).__mro__:
+            if node.attr in vars(cls):
+                found = vars(cls)[node.attr]
+                return getattr(found, "__func__", found)
+    return None
+
+
+def _parts(value: ast.expr | None) -> list[ast.expr]:
+    if isinstance(value, ast.Tuple | ast.List):
+        return list(value.elts)
+    return [] if value is None else [value]
+
+
+def _factory_of_name(value: ast.expr, scope: ast.AST) -> str | None:
+    if not isinstance(value, ast.Name):
+        return None
+    for node in _own_nodes(scope):
+        for target, bound in _bindings(node):
+            if isinstance(target, ast.Name) and target.id == value.id and bound is not None:
+                return _host_factory(bound)
+    return None
+
+
 def _origin_of_attribute(attribute: str, frame: FrameType) -> Origin:
     owner = frame.f_locals.get("self")
-    for cls in type(owner).__mro__ if owner is not None else ():
-        try:
-            file = inspect.getsourcefile(cls)
-            lines, first = inspect.getsourcelines(cls)
-            tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        for node in ast.walk(tree):
-            for target, value in _bindings(node):
-                if (
-                    isinstance(target, ast.Attribute)
-                    and target.attr == attribute
-                    and isinstance(target.value, ast.Name)
-                    and target.value.id == "self"
-                ):
-                    at = target.lineno + first - 1
-                    text = lines[target.lineno - 1].strip() if target.lineno <= len(lines) else None
-                    return Origin(Site(file or "?", at, cls.__qualname__, text), None, _host_factory(value))
-    return Origin()
+    found = _assignment(attribute, type(owner)) if owner is not None else None
+    return Origin() if found is None else Origin(found[0], None, _host_factory(found[1]))
+
+
+def assignment_of(attribute: str, cls: type) -> Site | None:
+    """The line of a class of the user's that assigns ``self.attribute``, in the constructor if it does so there."""
+    found = _assignment(attribute, cls)
+    return None if found is None else found[0]
+
+
+def _assignment(attribute: str, cls: type) -> tuple[Site, ast.expr | None] | None:
+    for owner in cls.__mro__:
+        for function in _functions_of(owner):
+            code = function.__code__
+            tree = _tree(code.co_filename, function.__globals__) if origin(code.co_filename) == "user" else None
+            scope = _scope_at(tree, code) if tree is not None else None
+            found = _assignment_in(scope, attribute, code) if scope is not None else None
+            if found is not None:
+                return found
+    return None
+
+
+def _functions_of(cls: type) -> list[FunctionType]:
+    """The plain methods of a class, its constructor first."""
+    found = [item for item in vars(cls).values() if isinstance(item, FunctionType)]
+    return sorted(found, key=lambda item: item.__name__ != "__init__")
+
+
+def _assignment_in(scope: ast.AST, attribute: str, code: CodeType) -> tuple[Site, ast.expr | None] | None:
+    for node in _own_nodes(scope):
+        for target, value in _bindings(node):
+            if _is_attribute_of_self(target, attribute):
+                text = linecache.getline(code.co_filename, target.lineno).strip()
+                return Site(code.co_filename, target.lineno, code.co_name, text or None), value
+    return None
+
+
+def _is_attribute_of_self(target: ast.AST, attribute: str) -> bool:
+    return (
+        isinstance(target, ast.Attribute)
+        and target.attr == attribute
+        and isinstance(target.value, ast.Name)
+        and target.value.id == "self"
+    )
 
 
 def _search(scope: ast.AST, name: str, line: int, frame: FrameType, module_level: bool = False) -> Origin:
     bound: tuple[int, ast.AST | None] | None = None
     discarded: int | None = None
+    branches = _in_branches(scope)
     for node in _own_nodes(scope):
         for target, value in _bindings(node):
+            if _is_running(node, line):
+                continue  # the value is used before this statement binds the name
+            if id(node) in branches and value is not None and _is_move_of(value, name):
+                continue  # the value is not where such a move would have put it: this branch was not taken
             at: int = getattr(node, "lineno", 0) or getattr(target, "lineno", 0)
             if _names(target, name) and at <= line and (bound is None or at >= bound[0]):
                 bound = (at, value)
-        if isinstance(node, ast.Expr) and _is_discarded_move(node.value, name) and node.lineno <= line:
+        if isinstance(node, ast.Expr) and _is_move_of(node.value, name) and node.lineno <= line:
             discarded = max(discarded or 0, node.lineno)
     if bound is None and discarded is None:
         return Origin()
@@ -165,10 +245,33 @@ def _bindings(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
 
 
 def _names(target: ast.AST, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(target))
+    """True when the target binds the name itself, not an item or attribute of it."""
+    if isinstance(target, ast.Tuple | ast.List):
+        return any(_names(part, name) for part in target.elts)
+    if isinstance(target, ast.Starred):
+        return _names(target.value, name)
+    return isinstance(target, ast.Name) and target.id == name
 
 
-def _is_discarded_move(value: ast.expr, name: str) -> bool:
+def _is_running(node: ast.AST, line: int) -> bool:
+    """True for an assignment that spans the line in question."""
+    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.lineno <= line <= (
+        node.end_lineno or 0
+    )
+
+
+def _in_branches(scope: ast.AST) -> set[int]:
+    """Identities of the nodes that stand under an ``if`` of the scope."""
+    return {
+        id(inner)
+        for node in _own_nodes(scope)
+        if isinstance(node, ast.If)
+        for part in (*node.body, *node.orelse)
+        for inner in ast.walk(part)
+    }
+
+
+def _is_move_of(value: ast.expr, name: str) -> bool:
     return (
         isinstance(value, ast.Call)
         and isinstance(value.func, ast.Attribute)

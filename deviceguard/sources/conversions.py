@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from deviceguard.events import Event, ModuleConverted, ModuleStateLoaded, ModuleStateTaken
@@ -39,9 +40,10 @@ class Conversions(Source):
             with self._converting as depth:
                 if depth > 1 or ModuleConverted not in self.wanted:
                     return original(module, *args, **kwargs)
-                held, before = _held(module), _devices(module)
+                held, buffers, before = _held(module), _held_buffers(module), _devices(module)
                 result = original(module, *args, **kwargs)
-            self.emit(ModuleConverted(module, _replaced(held), before, _devices(module)))
+            event = ModuleConverted(module, _replaced(held), before, _devices(module), _replaced_buffers(buffers))
+            self.emit(event)
             return result
 
         return apply
@@ -84,6 +86,24 @@ def _replaced(held: _Held) -> list[tuple[nn.Parameter, nn.Parameter]]:
     pairs = []
     for module, name, old in held:
         new = module._parameters.get(name)
+        if new is not None and new is not old:
+            pairs.append((old, new))
+    return pairs
+
+
+def _held_buffers(root: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
+    return [
+        (module, name, buffer)
+        for module in root.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+
+
+def _replaced_buffers(held: list[tuple[nn.Module, str, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    pairs = []
+    for module, name, old in held:
+        new = module._buffers.get(name)
         if new is not None and new is not old:
             pairs.append((old, new))
     return pairs

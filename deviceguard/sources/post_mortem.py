@@ -14,29 +14,47 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from deviceguard.backends.devices import is_host, same
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import CallFailed, Operand
 from deviceguard.naming.expressions import CallText, running_call
 from deviceguard.naming.frames import origin
+from deviceguard.naming.objects import variable_of
 from deviceguard.naming.provenance import origin_of
 from deviceguard.sources.losses import LOSSES
 from deviceguard.sources.refusals import problem_of
 
 _LOSS_NAMES = frozenset(function.__name__ for function in LOSSES)
-_CHAIN = 4
+_CHAIN = 8
 _DEPTH = 4
 
 
 def examine(error: BaseException) -> CallFailed | None:
     """What PyTorch refused, to whom and with what; None where the exception is not of that kind."""
+    refused = _refusal_in(error)
+    if refused is None or refused.__traceback__ is None:
+        return None
+    return _failed_call(refused, refused.__traceback__)
+
+
+def _refusal_in(error: BaseException) -> Exception | None:
+    """The refusal at the root of a chain of exceptions.
+
+    A cause is followed to its end, so that an error which only wraps PyTorch's does not stand for it. The context of an
+    error counts where the error itself is no refusal.
+    """
     current: BaseException | None = error
+    found: Exception | None = None
     for _ in range(_CHAIN):
         if current is None or isinstance(current, DeviceGuardError | DeviceGuardWarning):
-            return None
+            break
         if isinstance(current, Exception) and problem_of(current) != "other" and current.__traceback__ is not None:
-            return _failed_call(current, current.__traceback__)
-        current = current.__cause__ or current.__context__
-    return None
+            found = current
+        following = current.__cause__
+        if following is None and found is None and not current.__suppress_context__:
+            following = current.__context__
+        current = following
+    return found
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,7 +75,7 @@ def _failed_call(error: Exception, traceback: TracebackType) -> CallFailed | Non
     text = running_call(place.traceback)
     failure = _Failure(error, traceback, problem_of(error), place, text)
     event = _in_optimizer(failure, below) or _in_module(failure, below) or _in_function(failure, below)
-    event = event or _in_expression(failure, below)
+    event = event or _of_called_module(failure) or _in_expression(failure, below)
     return _climbed(event, entries[: users[-1] + 1])
 
 
@@ -108,8 +126,35 @@ def _in_module(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
             direct = _is_called_directly(owner, below)
             operands = _operands_of_frame(entry.frame, failure, direct)
             kind = "loss" if isinstance(owner, nn.modules.loss._Loss) else "module"
-            return failure.event(f"nn.{type(owner).__name__}", kind, operands, module=owner)
+            return failure.event(_class_of(owner), kind, operands, module=owner)
     return None
+
+
+def _of_called_module(failure: _Failure) -> CallFailed | None:
+    """A call of a module that left no frame of its forward: compiled, traced, or run in another thread."""
+    text = failure.text
+    module = _value_of(text.callee, failure.place.frame) if text is not None and text.kind == "call" else None
+    if not isinstance(module, nn.Module) or text is None:
+        return None
+    operands: list[Operand] = []
+    for index, part in enumerate(text.positional):
+        _add(operands, f"argument {index + 1}", part, failure)
+    for name, part in text.keywords:
+        _add(operands, name, part, failure)
+    kind = "loss" if isinstance(module, nn.modules.loss._Loss) else "module"
+    return failure.event(_class_of(module), kind, operands, module=module)
+
+
+def _value_of(expression: str, frame: FrameType) -> Any:
+    try:
+        return lookup(ast.parse(expression, mode="eval").body, frame)
+    except SyntaxError:
+        return None
+
+
+def _class_of(module: nn.Module) -> str:
+    kind = type(module)
+    return f"nn.{kind.__name__}" if kind.__module__.startswith("torch.nn") else kind.__name__
 
 
 def _is_called_directly(module: nn.Module, below: list[_Entry]) -> bool:
@@ -244,15 +289,15 @@ def _collect(
     if isinstance(value, torch.Tensor):
         operands.append(Operand(role, text or _variable_in(failure.place.frame, value), value))
     elif isinstance(value, list | tuple) and depth:
-        for item in value:
-            _collect(operands, role, text, item, failure, depth - 1)
+        for index, item in enumerate(value):
+            _collect(operands, f"{role}[{index}]", f"{text}[{index}]" if text else None, item, failure, depth - 1)
     elif isinstance(value, dict) and depth:
         for key, item in value.items():
             _collect(operands, f"{role}[{key!r}]", f"{text}[{key!r}]" if text else None, item, failure, depth - 1)
 
 
 def _variable_in(frame: FrameType, value: torch.Tensor) -> str | None:
-    return next((name for name, held in frame.f_locals.items() if held is value), None)
+    return variable_of(value, frame)
 
 
 def _climbed(event: CallFailed, users: list[_Entry]) -> CallFailed:
@@ -285,11 +330,23 @@ def _one_frame_out(event: CallFailed, outer: _Entry) -> CallFailed | None:
     for operand in event.operands:
         position = _passed_on(operand, event.frame, event.line, arguments)
         expression = text.argument(position - 1, arguments[position]) if position else None
-        moved = moved or expression is not None
+        moved = moved or (expression is not None and _is_suspect(operand, event))
         operands.append(dataclasses.replace(operand, expression=expression or operand.expression))
     if not moved:
         return None
     return dataclasses.replace(event, operands=operands, frame=outer.frame, line=outer.line)
+
+
+def _is_suspect(operand: Operand, event: CallFailed) -> bool:
+    """True for an operand that does not go with the module, or with the other operands."""
+    own = next(event.module.parameters(), None) if event.module is not None else None
+    others = [own] if own is not None else [o.tensor for o in event.operands if o.tensor is not operand.tensor]
+    if event.problem == "dtype":
+        floats = [other for other in others if other.is_floating_point()]
+        return any(other.dtype != operand.tensor.dtype for other in floats)
+    if own is None and not is_host(operand.tensor.device):
+        return False
+    return any(not same(other.device, operand.tensor.device) for other in others)
 
 
 def _passed_on(operand: Operand, frame: FrameType, line: int, arguments: tuple[str, ...]) -> int:

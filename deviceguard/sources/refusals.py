@@ -5,20 +5,31 @@ from __future__ import annotations
 import re
 
 PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("generator-device", re.compile(r"Expected an? '\S+' (?:device type for )?generator", re.IGNORECASE)),
+    (
+        "generator-device",
+        re.compile(r"Expected an? '\S+' (?:device type for )?generator|generator.*(?:device|type).*but", re.IGNORECASE),
+    ),
     ("index-device", re.compile(r"indices should be either on \S+ or on the same device", re.IGNORECASE)),
     (
         "device",
         re.compile(r"Input type \(torch\.(?:cuda\.)?\w*Tensor\) and weight type \(torch\.(?:cuda\.)?\w*Tensor\)"),
     ),
     ("device", re.compile(r"(?:on|at|to be on) the same device|same device,? but|different devices", re.IGNORECASE)),
+    ("device", re.compile(r"module must have its parameters and buffers on device|Unhandled FakeTensor Device")),
+    ("device", re.compile(r"hidden tensors are not at the same device|two devices")),
     ("device", re.compile(r"Expected object of device type|is on \S+, but expected|not on the expected device")),
     ("device", re.compile(r"expected (?:all )?\w* ?tensors? .*on (?:cuda|cpu|xla)", re.IGNORECASE)),
     ("host-only", re.compile(r"can't convert \S+ device type tensor to numpy|lengths.* (?:1D )?CPU (?:int64 )?tensor")),
     ("dtype", re.compile(r"must have the same dtype|to have the same dtype|same dtype", re.IGNORECASE)),
     ("dtype", re.compile(r"expected scalar type \w+ but found \w+|Found dtype \w+ but expected \w+", re.IGNORECASE)),
     ("dtype", re.compile(r"Input type \([^)]*\) and (?:bias|weight) type \([^)]*\) should be the same")),
-    ("dtype", re.compile(r"result type \w+ can't be cast|expected m1 and m2|dtype mismatch", re.IGNORECASE)),
+    ("truncation", re.compile(r"result type \w+ can't be cast to the desired output type \w+")),
+    ("dtype", re.compile(r"expected m1 and m2|dtype mismatch", re.IGNORECASE)),
+    (
+        "dtype",
+        re.compile(r"one of the following scalar types|not implemented for '(?:Half|BFloat16|Double|Long|Float)'"),
+    ),
+    ("truncation", re.compile(r"Index put requires the source and destination dtypes match")),
     ("scaler-half", re.compile(r"Attempting to unscale FP16 gradients")),
 )
 _TYPES = re.compile(r"Input type \(torch\.(cuda\.)?(\w*)Tensor\) and weight type \(torch\.(cuda\.)?(\w*)Tensor\)")

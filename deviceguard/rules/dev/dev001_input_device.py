@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deviceguard.backends.devices import backend_of, same
+from deviceguard.backends.devices import backend_of, is_host, same
 from deviceguard.events import CallFailed, ModuleCalled
-from deviceguard.findings import Finding, Severity
+from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.expressions import running_call
 from deviceguard.naming.frames import user_frame
-from deviceguard.naming.phrases import how_it_came, site_of_call
+from deviceguard.naming.phrases import came_from, site_of_call
+from deviceguard.rules.dev.blame import Blame, blame, home_of
 from deviceguard.rules.rule import Rule, on
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class InputDevice(Rule):
     What it does:
         Compares the tensors a module is given with the module's own parameters and buffers. Where PyTorch refuses the
         call, the finding says which argument it was, where it came from and what to move. Where the backend accepts
-        host operands silently (XLA), the finding comes from the call itself.
+        host operands silently (XLA), the finding comes from the call itself. Other refused mixes of devices that no
+        rule of its own explains are explained here too.
 
     Why it hurts:
         On CUDA the call raises, far from the line that forgot the move. On XLA nothing is said, and the tensor is
@@ -42,7 +44,8 @@ class InputDevice(Rule):
 
     When it stays silent:
         When the module moves its inputs itself, in ``forward`` or in hooks; for 0-dim host scalars and host indices
-        where they are legal; for a model split over devices whose parts are each given what they need.
+        where they are legal; for a model split over devices whose parts are each given what they need; for losses
+        (DEV002) and for modules and tensors that a move missed because they are not registered (DEV003, DEV004).
 
     Repair:
         The input is moved to the device of the module's parameters before the call.
@@ -59,33 +62,74 @@ class InputDevice(Rule):
 
     @on(CallFailed)
     def explain(self, event: CallFailed) -> Iterator[Finding]:
-        """A call of a module that PyTorch refused."""
-        if event.problem != "device" or event.kind != "module" or event.module is None:
+        """A call that PyTorch refused, and that no narrower rule explains."""
+        if event.problem == "host-only":
+            yield from self._wanted_on_host(event)
             return
-        home = device_of(event.module)
-        if home is None:
+        found = blame(event, self.context)
+        if found is None or found.code != self.code:
             return
-        for operand in event.operands:
-            if same(operand.tensor.device, home):
-                continue
-            name = operand.expression or f"argument {operand.role!r}"
+        if found.is_module:
+            yield self._unmoved(event, found)
+        else:
+            yield self._refused(event, found)
+
+    def _refused(self, event: CallFailed, found: Blame) -> Finding:
+        subjects = [self._subject(found)]
+        if event.module is not None:
             module = self.context.subjects.model(event.module, "module", event.frame)
+            subjects.append(module)
+            what = f"{module.name} ({event.callee}), which is called with it, has its parameters on {found.home}"
+        else:
+            what = f"{event.callee} also takes tensors on {found.home}"
+        return self.finding(
+            f"{found.name} is on {found.device}, but {what}.{came_from(found.origin)}",
+            _fix(found.name, found.home),
+            subjects,
+            site=site_of_call(event),
+            key=found.name,
+        )
+
+    def _subject(self, found: Blame) -> Subject:
+        if found.tensor is None:
+            return Subject(found.name, "input", device=str(found.device))
+        return self.context.subjects.tensor(found.name, found.tensor, "input")
+
+    def _unmoved(self, event: CallFailed, found: Blame) -> Finding:
+        given = next((operand for operand in event.operands if not same(operand.tensor.device, found.device)), None)
+        name = (given.expression or f"argument {given.role!r}") if given is not None else "its input"
+        assert found.module is not None
+        module = self.context.subjects.model(found.module, "module", event.frame)
+        subjects = [module]
+        if given is not None:
+            subjects.append(self.context.subjects.tensor(name, given.tensor, "input"))
+        return self.finding(
+            f"{found.name} ({event.callee}) has its parameters on {found.device}, but it is called with {name}, which "
+            f"is on {found.home}.",
+            f"move the module once, before it is used: {found.name}.to({str(found.home)!r})",
+            subjects,
+            site=site_of_call(event),
+            key=found.name,
+        )
+
+    def _wanted_on_host(self, event: CallFailed) -> Iterator[Finding]:
+        wrong = [operand for operand in event.operands if not is_host(operand.tensor.device)]
+        lengths = [operand for operand in wrong if "length" in (operand.expression or operand.role)]
+        for operand in (lengths or wrong)[:1]:
+            name = operand.expression or f"argument {operand.role!r}"
             yield self.finding(
-                f"{name} is on {operand.tensor.device}, but {module.name} ({event.callee}), which is called with it, "
-                f"has its parameters on {home}.{how_it_came(operand, event)}",
-                _fix(name, operand.tensor.device, home, module.name),
-                [self.context.subjects.tensor(name, operand.tensor, "input"), module],
+                f"{name} is on {operand.tensor.device}, but {event.callee} works on host memory and takes it from the "
+                "CPU only.",
+                f"{name}.cpu()" if lengths else f"{name}.detach().cpu()",
+                [self.context.subjects.tensor(name, operand.tensor, "input")],
                 site=site_of_call(event),
                 key=name,
             )
-            return
 
     @on(ModuleCalled)
     def watch(self, event: ModuleCalled) -> Iterator[Finding]:
         """A call that the backend will accept by uploading the input."""
-        if not _places_nothing_itself(event.module):
-            return
-        home = device_of(event.module)
+        home = home_of(event.module) if _places_nothing_itself(event.module) else None
         backend = backend_of(home) if home is not None else None
         if home is None or backend is None or backend.refuses_host_operands:
             return
@@ -105,25 +149,21 @@ class InputDevice(Rule):
         return self.finding(
             f"{name} is on {tensor.device}, but {module.name} has its parameters on {home}; it is uploaded silently "
             "at every call.",
-            _fix(name, tensor.device, home, module.name),
+            _fix(name, home),
             [self.context.subjects.tensor(name, tensor, "input"), module],
             key=name,
         )
 
 
-def device_of(module: nn.Module) -> torch.device | None:
-    """The device of a module's own parameters, else of its own buffers; None where it has none or they are split."""
-    for registry in (module._parameters, module._buffers):
-        devices = {tensor.device for tensor in registry.values() if tensor is not None}
-        if devices:
-            return devices.pop() if len(devices) == 1 else None
-    return None
-
-
 def _places_nothing_itself(module: nn.Module) -> bool:
-    """True for PyTorch's own layers as they come: no user's forward, no hook that could move the input."""
+    """True for PyTorch's own layers as they come: no user's forward, no hook that could move the input.
+
+    Losses are left to DEV002.
+    """
+    made_by = type(module).__module__
     return (
-        type(module).__module__.startswith("torch.nn.modules")
+        made_by.startswith("torch.nn.modules")
+        and not made_by.endswith(".loss")
         and "forward" not in vars(module)
         and not module._forward_pre_hooks
     )
@@ -140,9 +180,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _fix(name: str, device: torch.device, home: torch.device, module: str) -> str:
-    if backend_of(home) is None:
-        return f"move the module once before it is used: {module}.to({str(device)!r})"
+def _fix(name: str, home: torch.device | None) -> str:
+    where = repr(str(home))
     if name.isidentifier():
-        return f"{name} = {name}.to({str(home)!r}) before the call"
-    return f"give it on the right device: {name}.to({str(home)!r}), or make it with device={str(home)!r}"
+        return f"{name} = {name}.to({where}) before the call"
+    if name.endswith(")"):
+        return f"make it on the right device: give device={where} to what makes it, or move it before the call"
+    return f"give it on the right device: {name}.to({where}), or make it with device={where}"

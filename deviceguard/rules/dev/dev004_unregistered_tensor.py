@@ -1,0 +1,96 @@
+"""DEV004: a tensor in a plain attribute that a move left behind and that forward uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from deviceguard.events import CallFailed
+from deviceguard.findings import Finding, Severity
+from deviceguard.naming.phrases import site_of_call
+from deviceguard.naming.provenance import assignment_of
+from deviceguard.rules.dev.blame import Blame, blame
+from deviceguard.rules.rule import Rule, on
+
+
+class UnregisteredTensor(Rule):
+    """A tensor is kept in a plain attribute of a module, and a move of the module left it behind.
+
+    What it does:
+        When host and device tensors meet, looks whether the one that stayed behind hangs in an attribute, a list, a
+        dictionary or a closure of a module without being one of its parameters or buffers.
+
+    Why it hurts:
+        ``Module.to`` moves parameters and buffers only, and ``state_dict`` saves nothing else. The first forward on the
+        device fails; on XLA the tensor is uploaded at every step.
+
+    Example:
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = torch.nn.Linear(4, 5)
+                self.prior = torch.linspace(-1, 1, 5)
+
+            def forward(self, x):
+                return self.fc(x) + self.prior
+
+        net = Net().to("cuda")
+        net(torch.randn(2, 4, device="cuda"))
+
+    Use instead:
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = torch.nn.Linear(4, 5)
+                self.register_buffer("prior", torch.linspace(-1, 1, 5), persistent=False)
+
+            def forward(self, x):
+                return self.fc(x) + self.prior
+
+        net = Net().to("cuda")
+        net(torch.randn(2, 4, device="cuda"))
+
+    When it stays silent:
+        For tensors that are used on the host only, are moved where they are used, or index a device tensor, and for
+        0-dim host scalars.
+
+    Repair:
+        The tensor is moved to the device of the module; registering it is an edit for the constructor.
+
+    References:
+        https://github.com/Lightning-AI/pytorch-lightning/issues/3674
+        https://github.com/pytorch/audio/pull/457
+    """
+
+    code: ClassVar[str] = "DEV004"
+    name: ClassVar[str] = "unregistered-tensor"
+    severity: ClassVar[Severity] = Severity.WARNING
+    since: ClassVar[str] = "0.1.0"
+
+    @on(CallFailed)
+    def explain(self, event: CallFailed) -> Iterator[Finding]:
+        """A call that PyTorch refused because the move missed the tensor."""
+        found = blame(event, self.context)
+        if found is None or found.code != self.code or found.holder is None or found.tensor is None:
+            return
+        holder = found.holder
+        owner = self.context.subjects.model(holder.module, "model", event.frame)
+        assigned = assignment_of(holder.attribute, type(holder.module))
+        used = site_of_call(event)
+        yield self.finding(
+            f"{found.name} is on {found.device}, while the rest is on {found.home}: it is neither parameter nor buffer "
+            f"of {owner.name}, so .to() leaves it behind and state_dict() does not save it."
+            + (f" It is used in line {used.line}." if used is not None and assigned is not None else ""),
+            _fix(found),
+            [self.context.subjects.tensor(found.name, found.tensor), owner],
+            site=assigned or used,
+            key=found.name,
+        )
+
+
+def _fix(found: Blame) -> str:
+    assert found.holder is not None
+    attribute = found.holder.attribute
+    if found.holder.path == attribute:
+        return f'self.register_buffer("{attribute}", ..., persistent=False)'
+    return f"register each tensor of self.{attribute} with self.register_buffer(name, tensor, persistent=False)"

@@ -58,7 +58,6 @@ class Steps:
         self._period = max(1, period)
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last_root: weakref.ref[nn.Module] | None = None
-        self._pending: list[StepEnded] = []
 
     def handle(self, event: Event) -> StepEnded | None:
         """Take note of an event; the step it ended, if it ended one."""
@@ -81,6 +80,10 @@ class Steps:
         return self._end()
 
     def _stepping(self, optimizer: Any) -> StepEnded | None:
+        if not self.training:  # from here on, so that what a closure calls is no inference step
+            self.training = True
+            self.index = 0
+            self._last_root = None
         if optimizer not in self._stepped:
             return None
         ended = self._end()
@@ -88,10 +91,6 @@ class Steps:
         return ended
 
     def _stepped_once(self, optimizer: Any) -> StepEnded | None:
-        if not self.training:
-            self.training = True
-            self.index = 0
-            self._last_root = None
         self._stepped.add(optimizer)
         return None
 

@@ -13,8 +13,9 @@ from deviceguard.context import Context
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import Event, RunEnded, StepEnded
 from deviceguard.findings import Finding
+from deviceguard.ignoring import is_ignored
 from deviceguard.ledger import Ledger
-from deviceguard.naming.frames import ignored_codes, user_site, with_source
+from deviceguard.naming.frames import user_site, with_source
 from deviceguard.naming.subjects import Subjects
 from deviceguard.policies.policy import Policy
 from deviceguard.reports.report import Report
@@ -57,7 +58,7 @@ class Engine:
         try:
             rule = cls(self.context)
         except Exception:
-            self._failed(f"rule {cls.code}, which is left out", None)
+            self.failed(f"rule {cls.code}, which is left out", None)
             return
         for kind, names in cls.handlers().items():
             self._by_event.setdefault(kind, []).extend((rule, name) for name in names)
@@ -109,7 +110,7 @@ class Engine:
             ended = self.steps.handle(event)
             self.ledger.handle(event)
         except Exception:
-            self._failed("the ledger", event)
+            self.failed("the ledger", event)
         return ended
 
     def _ask(self, event: Event) -> list[Finding]:
@@ -123,7 +124,7 @@ class Engine:
                     found.extend(yielded)
             except Exception:
                 self._off.add(rule.code)
-                self._failed(f"rule {rule.code}, which is off from now on", event)
+                self.failed(f"rule {rule.code}, which is off from now on", event)
         return found
 
     def _settle(self, finding: Finding, applying: bool, event: Event) -> None:
@@ -133,7 +134,7 @@ class Engine:
                 return
             is_new = self.report.add(complete)
         except Exception:
-            self._failed(f"a finding of {finding.rule}", event)
+            self.failed(f"a finding of {finding.rule}", event)
             return
         if is_new and applying:
             self._apply(complete, event)
@@ -144,7 +145,7 @@ class Engine:
         except (DeviceGuardError, DeviceGuardWarning):
             raise
         except Exception:
-            self._failed(f"the policy for {finding.rule}", event)
+            self.failed(f"the policy for {finding.rule}", event)
 
     def _complete(self, finding: Finding, ending: bool) -> Finding:
         site = with_source(finding.site) if finding.site is not None else user_site()
@@ -157,12 +158,9 @@ class Engine:
         )
 
     def _is_silenced(self, finding: Finding) -> bool:
-        if is_allowed(finding.rule):
-            return True
-        named = ignored_codes(finding.site)
-        return named is not None and any(part == "ALL" or finding.rule.startswith(part) for part in named)
+        return is_allowed(finding.rule) or is_ignored(finding.rule, finding.site)
 
-    def _failed(self, where: str, event: Event | None) -> None:
+    def failed(self, where: str, event: Event | None) -> None:
         """Count a failure of the guard's own; the first of each kind, and the last one, are told with a traceback."""
         self._failures += 1
         self.report.internal_errors += 1

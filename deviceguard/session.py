@@ -24,14 +24,15 @@ class Session:
     Args:
         settings: the settings in force. With policy ``off`` nothing is installed and the report stays empty.
         whole_process: True for a session that hears of every thread's events whatever other sessions are open.
+        report: where findings go; a new report by default. What is in it already is not said again.
 
     Attributes:
         thread: identity of the thread that opened it.
     """
 
-    def __init__(self, settings: Settings, whole_process: bool = False) -> None:
+    def __init__(self, settings: Settings, whole_process: bool = False, report: Report | None = None) -> None:
         self.settings = settings
-        self.report = Report()
+        self.report = Report() if report is None else report
         self.whole_process = whole_process
         self.thread = 0
         self._pid = os.getpid()
@@ -60,10 +61,13 @@ class Session:
         if os.getpid() != self._pid:
             HUB.leave(self)  # a forked child leaves its parent's block: the judging is the parent's
             return
+        failure = None if _is_planned(error) else error
         try:
             with HUB.at_work():
-                self._explain(error)
-                self.engine.handle(RunEnded(error))
+                try:
+                    self._explain(failure)
+                finally:
+                    self.engine.handle(RunEnded(failure))
         finally:
             HUB.leave(self)
             self._write()
@@ -91,3 +95,8 @@ class Session:
             write(self.report, self.settings.json)
         except OSError as problem:
             log.warning("deviceguard could not write %s: %s", self.settings.json, problem)
+
+
+def _is_planned(error: BaseException | None) -> bool:
+    """True for the exceptions a run ends well with: ``sys.exit()`` without a status, a generator that is closed."""
+    return isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0))

@@ -71,7 +71,7 @@ class LateSession:
     def _open(self) -> None:
         from deviceguard.session import Session
 
-        session = Session(self.settings)
+        session = Session(self.settings, whole_process=True)
         session.open()
         self._session = session
 

@@ -27,8 +27,6 @@ _STDLIB = tuple(
 )
 _TYPED_IN = re.compile(r"^<(?:string|stdin|console|ipython-input.*|doctest .*|cell .*)>$")
 
-_MARK = re.compile(r"#\s*deviceguard:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
-
 
 @functools.lru_cache(maxsize=4096)
 def origin(filename: str) -> str:
@@ -112,20 +110,3 @@ def with_source(site: Site | None) -> Site | None:
 def user_site(start: FrameType | None = None) -> Site | None:
     """The user's line that is running now."""
     return site_of(user_frame(sys._getframe(1) if start is None else start))
-
-
-def ignored_codes(site: Site | None) -> frozenset[str] | None:
-    """Selectors of a ``# deviceguard: ignore[...]`` comment on the line.
-
-    Returns:
-        The selectors in upper case; ``{"ALL"}`` for a comment without brackets; None without a comment.
-    """
-    if site is None or not site.source or "deviceguard" not in site.source:
-        return None
-    mark = _MARK.search(site.source)
-    if mark is None:
-        return None
-    named = mark.group(1)
-    if named is None:
-        return frozenset({"ALL"})
-    return frozenset(part.strip().upper() for part in named.split(",") if part.strip())

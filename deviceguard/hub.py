@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from deviceguard.backends.simulated import running_simulation
+from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import Event, ModuleCalled
 from deviceguard.steps import Steps
 
@@ -59,9 +60,22 @@ class Hub:
             self._adjust()
 
     def emit(self, event: Event) -> None:
-        """Hand an event to the sessions it is for."""
+        """Hand an event to the sessions it is for.
+
+        Raises:
+            DeviceGuardError, DeviceGuardWarning: what a policy decides to raise, and nothing else.
+        """
         if self._busy.value:
             return
+        try:
+            self._hand_out(event)
+        except (DeviceGuardError, DeviceGuardWarning):
+            raise
+        except Exception:
+            for session in list(self._sessions):
+                session.engine.failed("handing out events", event)
+
+    def _hand_out(self, event: Event) -> None:
         if running_simulation() is not self._simulation and self._sessions:
             self._adapt()
         targets = self._targets()
@@ -77,6 +91,11 @@ class Hub:
             self._busy.value = False
         if type(event) in Steps.EVENTS and not (type(event) is ModuleCalled and innermost.engine.steps.training):
             self._update_detail()
+
+    def source_failed(self, source: Source) -> None:
+        """Count a failure of a source's own, told once with the traceback that is being handled."""
+        for session in self._targets():
+            session.engine.failed(f"source {type(source).__name__}", None)
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -131,6 +150,7 @@ class Hub:
             for key in sorted(key for key in needed if key[0] is cls and key not in self._installed):
                 source = cls(self.emit)
                 source.wanted = wanted
+                source.failed = self.source_failed
                 self._install(source)
                 self._installed[key] = source
         for source in self._installed.values():

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from deviceguard.events import Event
 
 Emit = Callable[[Event], None]
+_T = TypeVar("_T")
+
+
+def _untold(source: Source) -> None:
+    """Stands in for the hub's ``source_failed`` where there is no hub."""
 
 
 class Source:
@@ -30,6 +35,25 @@ class Source:
         self.emit = emit
         self.wanted: frozenset[type[Event]] = frozenset()
         self.detailed = True
+        self.failed: Callable[[Source], None] = _untold
+
+    def attempt(self, look: Callable[..., _T], *args: Any, default: _T) -> _T:
+        """The result of the guard's own work beside the user's call; the default where that work fails.
+
+        The user's call itself is never made in here: its exceptions are the user's.
+        """
+        try:
+            return look(*args)
+        except Exception:
+            self.failed(self)
+            return default
+
+    def tell(self, kind: type[Event], *facts: Any) -> None:
+        """Emit an event if anybody wants it; that it cannot be built is the guard's own failure."""
+        if kind in self.wanted:
+            event = self.attempt(kind, *facts, default=None)
+            if event is not None:
+                self.emit(event)
 
     def install(self) -> None:
         """Start capturing."""

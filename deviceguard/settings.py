@@ -7,7 +7,7 @@ import difflib
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from deviceguard.errors import SettingsError
@@ -15,6 +15,10 @@ from deviceguard.rules.registry import expand
 
 POLICIES = ("off", "warn", "strict", "migrate")
 PREFIX = "DEVICEGUARD"
+_VARIABLE = PREFIX + "_"
+_SWITCHES = {"0": "off", "1": "warn"}
+_NO_SETTINGS = (_VARIABLE + "DEBUG", _VARIABLE + "SIMULATE")
+"""Variables with the prefix that others read: the simulation hands its device on to spawned processes in one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,62 +68,84 @@ def load(given: Mapping[str, Any], environment: Mapping[str, str] | None = None,
     Raises:
         SettingsError: an unknown name, rule code or value, with the place it stands in and the closest match.
     """
-    environment = os.environ if environment is None else environment
     merged: dict[str, Any] = {}
     for place, values in (
-        (*_from_pyproject(start),),
-        ("the environment", _from_environment(environment)),
+        _from_pyproject(start),
+        ("the environment", _from_environment(os.environ if environment is None else environment)),
         ("the arguments", {name: value for name, value in given.items() if value is not None}),
     ):
         for name, value in values.items():
             field = _known(name, place)
             merged[field] = _checked(field, value, place)
-    settings = Settings(**merged)
-    settings.codes()
-    return settings
+    return Settings(**merged)
 
 
 def _known(name: str, place: str) -> str:
-    plain = name.replace("-", "_")
+    plain = name.removeprefix(_VARIABLE).lower().replace("-", "_")
     if plain in _FIELDS:
         return plain
     close = difflib.get_close_matches(plain, _FIELDS, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]!r}?" if close else f" Known are {', '.join(sorted(_FIELDS))}."
-    raise SettingsError(f"Unknown setting {name!r} in {place}.{hint}")
+    if close:
+        nearest = _VARIABLE + close[0].upper() if name.startswith(_VARIABLE) else close[0]
+        raise SettingsError(f"Unknown setting {name!r} in {place}. Did you mean {nearest!r}?")
+    raise SettingsError(f"Unknown setting {name!r} in {place}. Known are {', '.join(sorted(_FIELDS))}.")
 
 
 def _checked(name: str, value: Any, place: str) -> Any:
-    kind = _FIELDS[name].type
     try:
-        if kind.startswith("tuple"):
-            return _codes(value)
-        if kind == "int":
-            return _number(int(value), 0)
-        if kind == "float":
-            return _number(float(value), 0.0, 1.0)
+        return _CHECKS.get(_FIELDS[name].type, _text)(value) if name not in _OWN else _OWN[name](value)
+    except SettingsError as problem:
+        raise SettingsError(f"{problem} ({name} in {place})") from None
     except (TypeError, ValueError) as problem:
-        if isinstance(problem, SettingsError):
-            raise
-        raise SettingsError(f"Setting {name!r} in {place} cannot be {value!r}.") from None
-    if name == "policy":
-        return _policy(value, place)
+        raise SettingsError(f"Setting {name!r} in {place} cannot be {value!r}: {problem}.") from None
+
+
+def _whole(value: Any) -> int:
+    number = _number(value, "it takes a whole number, 0 or more")
+    if not number.is_integer() or number < 0:
+        raise ValueError("it takes a whole number, 0 or more")
+    return int(number)
+
+
+def _share(value: Any) -> float:
+    number = _number(value, "it takes a number between 0 and 1")
+    if not 0.0 <= number <= 1.0:
+        raise ValueError("it takes a number between 0 and 1")
+    return number
+
+
+def _number(value: Any, expected: str) -> float:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(expected) from None
+
+
+def _text(value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
-        raise SettingsError(f"Setting {name!r} in {place} cannot be {value!r}; it takes text.")
-    return str(value)
+        raise TypeError("it takes text")
+    return os.fspath(value)
 
 
-def _number(value: Any, low: Any, high: Any = None) -> Any:
-    if value < low or (high is not None and value > high):
-        raise ValueError
-    return value
+def _file(value: Any) -> str:
+    """A path that still leads to the same file after the program has changed its folder."""
+    return str(pathlib.Path.cwd() / _text(value))
 
 
-def _policy(value: Any, place: str) -> str:
+def _device(value: Any) -> str:
+    from deviceguard.simulate.spec import parse_spec
+
+    return str(parse_spec(_text(value)))
+
+
+def _policy(value: Any) -> str:
     if value in POLICIES:
         return str(value)
     close = difflib.get_close_matches(str(value), POLICIES, n=1, cutoff=0.4)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise SettingsError(f"Policy {value!r} in {place} is not one of {', '.join(POLICIES)}.{hint}")
+    raise SettingsError(f"There is no policy {value!r}; there are {', '.join(POLICIES)}.{hint}")
 
 
 def _codes(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -128,23 +154,41 @@ def _codes(value: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(part.strip().upper() for part in parts)
 
 
+_CHECKS: dict[Any, Callable[[Any], Any]] = {"tuple[str, ...]": _codes, "int": _whole, "float": _share}
+"""What reads a value, by the annotation of its field."""
+_OWN: dict[str, Callable[[Any], Any]] = {"policy": _policy, "json": _file, "simulate": _device}
+"""What reads the value of single fields."""
+
+
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for key, value in environment.items():
-        if key == PREFIX and value:
-            values["policy"] = value
-        elif key.startswith(PREFIX + "_") and value and key not in (PREFIX + "_DEBUG", PREFIX + "_SIMULATE"):
-            values[key[len(PREFIX) + 1 :].lower()] = value
+    """Values by the names of their variables; ``DEVICEGUARD`` alone is the policy."""
+    values = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_VARIABLE) and value and name not in _NO_SETTINGS
+    }
+    if environment.get(PREFIX):
+        values[_VARIABLE + "POLICY"] = _SWITCHES.get(environment[PREFIX], environment[PREFIX])
     return values
 
 
 def _from_pyproject(start: str | None) -> tuple[str, dict[str, Any]]:
-    folder = pathlib.Path(start or pathlib.Path.cwd()).resolve()
+    try:
+        folder = pathlib.Path(start or pathlib.Path.cwd()).resolve()
+    except OSError:
+        return "pyproject.toml", {}  # the current folder is gone
     for candidate in (folder, *folder.parents):
         path = candidate / "pyproject.toml"
         if path.is_file():
-            return str(path), dict(_read_toml(path).get("tool", {}).get("deviceguard", {}))
+            return str(path), _own_table(path)
     return "pyproject.toml", {}
+
+
+def _own_table(path: pathlib.Path) -> dict[str, Any]:
+    table = _read_toml(path).get("tool", {}).get("deviceguard", {})
+    if not isinstance(table, dict):
+        raise SettingsError(f"{path}: tool.deviceguard must be a table")
+    return table
 
 
 def _read_toml(path: pathlib.Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -23,11 +24,24 @@ class WarnPolicy(Policy):
         if finding.severity is Severity.ADVICE or isinstance(event, CallFailed):
             return
         site = finding.site
-        registry: dict[Any, Any] = {}
+        file = site.file if site else "deviceguard"
+        registry: dict[Any, Any] = {}  # a fresh one: two findings on a line are not one warning
         warnings.warn_explicit(
             finding_text(finding, place=False),
             DeviceGuardWarning,
-            filename=site.file if site else "deviceguard",
+            filename=file,
             lineno=site.line if site else 0,
+            module=_module_of(file),
             registry=registry,
         )
+
+
+def _module_of(file: str) -> str | None:
+    """The name of the module that was loaded from a file, as filters of warnings name it."""
+    for name, module in list(sys.modules.items()):
+        try:
+            if vars(module).get("__file__") == file:
+                return name
+        except TypeError:
+            continue  # not everything in sys.modules is a module
+    return None

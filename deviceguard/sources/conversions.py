@@ -85,10 +85,15 @@ def _held(root: nn.Module) -> _Held:
 def _replaced(held: _Held) -> list[tuple[nn.Parameter, nn.Parameter]]:
     pairs = []
     for module, name, old in held:
-        new = module._parameters.get(name)
+        new = _registered(module._parameters, name)
         if new is not None and new is not old:
             pairs.append((old, new))
     return pairs
+
+
+def _registered(registry: Any, name: str) -> Any:
+    """An entry of a registry; those of scripted modules have no ``get``."""
+    return registry[name] if name in registry else None  # noqa: SIM401
 
 
 def _held_buffers(root: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
@@ -103,7 +108,7 @@ def _held_buffers(root: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
 def _replaced_buffers(held: list[tuple[nn.Module, str, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     pairs = []
     for module, name, old in held:
-        new = module._buffers.get(name)
+        new = _registered(module._buffers, name)
         if new is not None and new is not old:
             pairs.append((old, new))
     return pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from deviceguard.decorating import around
 from deviceguard.rules.registry import expand
@@ -40,6 +40,10 @@ class Allowance:
         return around(function, each=lambda: Allowance(self.codes))
 
 
+@overload
+def allow(function: _F, /) -> _F: ...
+@overload
+def allow(*selectors: str) -> Allowance: ...
 def allow(*selectors: Any) -> Any:
     """Exempt a region, or as a decorator a function, from rules.
 

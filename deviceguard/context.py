@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deviceguard.ledger import Ledger
+    from deviceguard.ledger.ledger import Ledger
     from deviceguard.naming.subjects import Subjects
     from deviceguard.settings import Settings
     from deviceguard.steps import Steps

@@ -14,7 +14,7 @@ from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import Event, RunEnded, StepEnded
 from deviceguard.findings import Finding
 from deviceguard.ignoring import is_ignored
-from deviceguard.ledger import Ledger
+from deviceguard.ledger.ledger import Ledger
 from deviceguard.naming.frames import user_site, with_source
 from deviceguard.naming.subjects import Subjects
 from deviceguard.policies.policy import Policy

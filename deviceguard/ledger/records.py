@@ -11,6 +11,9 @@ from deviceguard.findings import Site
 if TYPE_CHECKING:
     from torch.utils.weak import TensorWeakRef
 
+WRAPPED_AS = ("module", "_orig_mod")
+"""Names under which wrappers (DDP, DataParallel, a compiled model) hold the model a person thinks of."""
+
 
 @dataclasses.dataclass(slots=True)
 class ParameterRecord:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from deviceguard.backends.devices import META, backend_of
+
+if TYPE_CHECKING:
+    import torch
 
 ELEMENTS = 4
 """Elements read of each tensor, spread evenly over it."""
@@ -20,6 +22,8 @@ Sample = tuple[float, ...]
 
 def readable(tensor: torch.Tensor) -> bool:
     """True for a plain dense tensor whose elements can be read without running a graph or a collective."""
+    import torch
+
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(tensor, torch.nn.Buffer):
         return False
     if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.device.type == META:
@@ -30,6 +34,8 @@ def readable(tensor: torch.Tensor) -> bool:
 
 def sample_of(tensor: torch.Tensor, elements: int = ELEMENTS) -> Sample | None:
     """A few elements of a tensor as numbers; None where it cannot be read."""
+    import torch
+
     try:
         if not readable(tensor):
             return None

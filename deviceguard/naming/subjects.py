@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from deviceguard.ledger import Ledger
+    from deviceguard.ledger.ledger import Ledger
 
 
 class Subjects:

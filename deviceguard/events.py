@@ -690,3 +690,122 @@ class AverageUpdated(Event):
 
     average: nn.Module
     source: nn.Module
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class LossScaled(Event):
+    """An enabled gradient scaler multiplied a loss.
+
+    Attributes:
+        scaler: the scaler.
+        scaled: the tensors it gave back.
+    """
+
+    scaler: torch.amp.GradScaler
+    scaled: Sequence[torch.Tensor]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class GradientsUnscaling(Event):
+    """An enabled gradient scaler is about to divide the gradients of an optimizer by its scale.
+
+    Attributes:
+        scaler: the scaler.
+        optimizer: whose gradients.
+    """
+
+    scaler: torch.amp.GradScaler
+    optimizer: Optimizer
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ScalerStepping(Event):
+    """``step`` of an enabled gradient scaler is about to run."""
+
+    scaler: torch.amp.GradScaler
+    optimizer: Optimizer
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ScalerUpdated(Event):
+    """``update`` of an enabled gradient scaler returned."""
+
+    scaler: torch.amp.GradScaler
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class AutocastEntered(Event):
+    """An autocast context was entered.
+
+    Attributes:
+        device_type: the device type it is for.
+        dtype: what it casts to.
+        enabled: False for a context that turns autocast off.
+    """
+
+    device_type: str
+    dtype: torch.dtype
+    enabled: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class AutocastCacheCleared(Event):
+    """The casts of weights that autocast keeps were dropped: by leaving the outermost context, or by hand."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ObjectLoaded(Event):
+    """``torch.load`` returned.
+
+    Attributes:
+        obj: what it gave.
+        mapped: True where the call said where to (``map_location``).
+    """
+
+    obj: Any
+    mapped: bool
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ModuleTraced(Event):
+    """``torch.jit.trace`` returned.
+
+    Attributes:
+        traced: the traced module.
+        devices: the devices of the example inputs, as text.
+    """
+
+    traced: Any
+    devices: frozenset[str]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class IntegersWritten(Event):
+    """Floating values are about to be written into an integer tensor by a call that truncates them silently.
+
+    Attributes:
+        call: as the user writes it, ``t[...] = value``.
+        target: the integer tensor.
+        value: the floating tensor or Python number.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    target: torch.Tensor
+    value: torch.Tensor | float
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class OperandsMixed(Event):
+    """A call on an accelerator that takes host operands silently was given one (XLA).
+
+    Attributes:
+        call: the function's name.
+        operands: its tensors.
+        device: the accelerator.
+    """
+
+    occurrence: ClassVar[bool] = True
+    call: str
+    operands: Sequence[torch.Tensor]
+    device: torch.device

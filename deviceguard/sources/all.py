@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deviceguard.sources.amp import MixedPrecision
 from deviceguard.sources.averages import Averages
 from deviceguard.sources.backward import Backward
 from deviceguard.sources.calls import Calls
@@ -11,6 +12,7 @@ from deviceguard.sources.construction import Construction
 from deviceguard.sources.conversions import Conversions
 from deviceguard.sources.copies import Copies
 from deviceguard.sources.loaders import Loaders
+from deviceguard.sources.loading import Loading
 from deviceguard.sources.modules import ModuleCalls
 from deviceguard.sources.optimizers import Optimizers
 from deviceguard.sources.parallel import Parallel
@@ -28,6 +30,8 @@ SOURCES: tuple[type[Source], ...] = (
     Clipping,
     Averages,
     Parallel,
+    MixedPrecision,
+    Loading,
     Backward,
     ModuleCalls,
     StepMarkers,

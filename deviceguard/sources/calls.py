@@ -22,12 +22,13 @@ from deviceguard.events import (
     CopyQueued,
     Event,
     HostRead,
+    IntegersWritten,
     LossComputed,
     MovedBetweenDevices,
     UnsettledAccess,
     Uploaded,
 )
-from deviceguard.sources import sync_table, unsettled
+from deviceguard.sources import integer_writes, sync_table, unsettled
 from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.losses import LOSSES, operands_of
 from deviceguard.sources.patching import Patches
@@ -44,7 +45,7 @@ _LAZY_BACKWARD_COMPILER = "torch._functorch.aot_autograd"
 class Calls(Source):
     """Emits for the functions in its table, in the thread it is installed in."""
 
-    provides: ClassVar[frozenset[type[Event]]] = _TRANSFERS | {LossComputed}
+    provides: ClassVar[frozenset[type[Event]]] = _TRANSFERS | {LossComputed, IntegersWritten}
     per_thread: ClassVar[bool] = True
 
     def __init__(self, emit: Emit) -> None:
@@ -88,10 +89,11 @@ class Calls(Source):
 
     def _table(self) -> dict[Any, Handler]:
         losses = frozenset(LOSSES) if LossComputed in self.wanted else frozenset()
-        if not self.wanted & _TRANSFERS:
-            return {function: self._handler(None, None, is_loss=True) for function in losses}
-        before = {**sync_table.before(), **sync_table.conversions()}
-        after = sync_table.after()
+        writes = integer_writes.before() if IntegersWritten in self.wanted else {}
+        transfers = bool(self.wanted & _TRANSFERS)
+        reads = {**sync_table.before(), **sync_table.conversions()} if transfers else {}
+        before = {function: _both(reads.get(function), writes.get(function)) for function in {*reads, *writes}}
+        after = sync_table.after() if transfers else {}
         return {
             function: self._handler(before.get(function), after.get(function), is_loss=function in losses)
             for function in {*before, *after, *losses}
@@ -225,6 +227,16 @@ class TableMode(TorchFunctionMode):
             _push_mode(self)
             for mode in reversed(above):
                 _push_mode(mode)
+
+
+def _both(one: sync_table.Before | None, other: sync_table.Before | None) -> sync_table.Before | None:
+    if one is None or other is None:
+        return one or other
+
+    def classify(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Event]:
+        return one(args, kwargs) + other(args, kwargs)
+
+    return classify
 
 
 def _asked(row: Callable[..., list[Event]], *given: Any) -> list[Event]:

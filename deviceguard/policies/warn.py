@@ -10,6 +10,7 @@ from deviceguard.errors import DeviceGuardWarning
 from deviceguard.events import CallFailed, Event
 from deviceguard.findings import Finding, Severity
 from deviceguard.policies.policy import Policy
+from deviceguard.policies.warning_options import adopt
 from deviceguard.reports.text import finding_text
 
 
@@ -19,6 +20,9 @@ class WarnPolicy(Policy):
     Advice goes into the report only. So does what explains an exception that is on its way out: a warning beside a
     traceback is read after it, in the summary.
     """
+
+    def __init__(self) -> None:
+        adopt()
 
     def apply(self, finding: Finding, event: Event) -> None:  # noqa: D102
         if finding.severity is Severity.ADVICE or isinstance(event, CallFailed):
@@ -36,7 +40,7 @@ class WarnPolicy(Policy):
         )
 
 
-def _module_of(file: str) -> str | None:
+def _module_of(file: str) -> str:
     """The name of the module that was loaded from a file, as filters of warnings name it."""
     for name, module in list(sys.modules.items()):
         try:
@@ -44,4 +48,4 @@ def _module_of(file: str) -> str | None:
                 return name
         except TypeError:
             continue  # not everything in sys.modules is a module
-    return None
+    return file.removesuffix(".py") or "<unknown>"

@@ -31,14 +31,10 @@ def built(tmp_path_factory) -> pathlib.Path:
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, copy / name)
-    build = "import sys, setuptools.build_meta as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
-    subprocess.run(
-        [sys.executable, "-c", build, str(target)],
-        cwd=copy,
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    for kind in ("wheel", "sdist"):
+        build = f"import sys, setuptools.build_meta as build; build.build_{kind}(sys.argv[1])"
+        command = [sys.executable, "-c", build, str(target)]
+        subprocess.run(command, cwd=copy, check=True, capture_output=True, timeout=120)
     return target
 
 

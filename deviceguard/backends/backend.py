@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from deviceguard.backends.tracing import Tracing
+
 
 class Backend:
     """One kind of accelerator. A backend answers questions and holds no rule logic; no answer ever raises.
@@ -15,6 +17,7 @@ class Backend:
         refuses_host_operands: True where an operation with a host operand raises; False where the operand is
             uploaded silently.
         traced: True where operations are collected into a graph that a step marker executes.
+        tracing: what a backend that traces tells of its graphs; None for others.
     """
 
     name: ClassVar[str]
@@ -22,6 +25,7 @@ class Backend:
     replaces_parameters: ClassVar[bool] = False
     refuses_host_operands: ClassVar[bool] = True
     traced: ClassVar[bool] = False
+    tracing: ClassVar[Tracing | None] = None
 
     def owns(self, device_type: str) -> bool:
         """True when this backend speaks for devices of the type."""

@@ -9,6 +9,7 @@ from deviceguard.backends.accelerator import AcceleratorBackend
 from deviceguard.backends.backend import Backend
 from deviceguard.backends.cuda import CudaBackend
 from deviceguard.backends.simulated import SimulatedBackend
+from deviceguard.backends.tracing import Tracing
 from deviceguard.backends.xla import XlaBackend
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ def backend_of(device: torch.device) -> Backend | None:
     return next((backend for backend in backends() if backend.owns(kind)), None)
 
 
+def tracings() -> tuple[Tracing, ...]:
+    """What the backends that collect operations into graphs tell of them, whether or not they are present."""
+    return tuple(backend.tracing for backend in backends() if backend.tracing is not None)
+
+
 def is_accelerator(device: torch.device) -> bool:
     """True for a device that is neither the host nor ``meta``."""
     return device.type not in (HOST, META)
@@ -40,6 +46,11 @@ def is_accelerator(device: torch.device) -> bool:
 def is_host(device: torch.device) -> bool:
     """True for the CPU."""
     return device.type == HOST
+
+
+def is_simulated(device: torch.device) -> bool:
+    """True for a device that ``deviceguard.simulate`` pretends."""
+    return isinstance(backend_of(device), SimulatedBackend)
 
 
 def present() -> Backend | None:

@@ -1,0 +1,1 @@
+"""XLA: graphs, step markers and what falls out of them."""

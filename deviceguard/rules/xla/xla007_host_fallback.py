@@ -1,0 +1,103 @@
+"""XLA007: operations the device does not have, which run on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from deviceguard.events import HostFallback, OptimizerStepped, StepMarked
+from deviceguard.findings import Finding, Severity, Subject
+from deviceguard.rules.rule import Rule, on
+from deviceguard.rules.xla.fallbacks import missing
+from deviceguard.rules.xla.per_step import Habit, Habits, newly
+
+
+class HostFallbackOp(Rule):
+    """An operation has no implementation for the device and runs on the host, in nearly every step.
+
+    What it does:
+        Reads the ``aten::`` counters, which count exactly the operations that ran on the host, and finds the line that
+        makes them grow.
+
+    Why it hurts:
+        At each such call the graph collected so far is compiled and run, its values are copied to the host, the
+        operation runs there on the CPU, and the result is uploaded again. One of them in a step can cost more than the
+        step.
+
+    Example:
+        import torch, torch_xla
+        device = torch.device("xla")
+        net = torch.nn.Linear(8, 8).to(device)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        x = torch.randn(16, 8, device=device)
+        for step in range(8):
+            loss = net(x).median()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+
+    Use instead:
+        import torch, torch_xla
+        device = torch.device("xla")
+        net = torch.nn.Linear(8, 8).to(device)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        x = torch.randn(16, 8, device=device)
+        for step in range(8):
+            loss = net(x).flatten().sort().values[63]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+
+    When it stays silent:
+        During initialisation and evaluation, where it happens now and then only, and for reads of single values, which
+        XLA003 and the SYN family judge.
+
+    Repair:
+        None: another formulation is the program's to choose.
+
+    References:
+        https://github.com/pytorch/xla/issues/3080
+        https://github.com/pytorch/xla/issues/2715
+        https://github.com/pytorch/xla/issues/4985
+    """
+
+    code: ClassVar[str] = "XLA007"
+    name: ClassVar[str] = "host-fallback"
+    severity: ClassVar[Severity] = Severity.WARNING
+    since: ClassVar[str] = "0.1.0"
+    needs_accelerator: ClassVar[bool] = True
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._habits = Habits(self.context.steps, self.context.settings.sync_share)
+
+    @on(HostFallback)
+    def fell_back(self, event: HostFallback) -> None:
+        """A call ran something on the host."""
+        names = missing(event.ops)
+        if names:
+            self._habits.note(event.call, ", ".join(names))
+
+    @on(OptimizerStepped)
+    def stepped(self, event: OptimizerStepped) -> None:
+        """What is being collected is a training step."""
+        self._habits.stepped(event)
+
+    @on(StepMarked)
+    def marked(self, event: StepMarked) -> Iterator[Finding]:
+        """A step is over."""
+        for habit in self._habits.marked(event):
+            yield self._found(habit)
+
+    def _found(self, habit: Habit) -> Finding:
+        return self.finding(
+            f"{habit.call}() needs {habit.detail}, which this device lacks: it ran on the host in {habit.steps} "
+            f"of {self._habits.watched} steps watched. Each time the graph so far is run, its values come to the host "
+            "and the result goes back.",
+            f"write it with operations the device has ({habit.detail} has no lowering), or compute it outside of the step",
+            [Subject(habit.detail, "operation")],
+            site=habit.site,
+            count=newly(habit),
+        )

@@ -13,6 +13,8 @@ from deviceguard.cli.late_session import LateSession
 from deviceguard.cli.signals import before_death
 from deviceguard.cli.target import CannotRun, Target
 from deviceguard.cli.tracebacks import without_guard
+from deviceguard.errors import DeviceGuardError
+from deviceguard.findings import Finding
 from deviceguard.settings import Settings
 
 
@@ -70,7 +72,10 @@ class Supervision:
         """Leave through Python's own way out, which prints the traceback; the summary comes after it."""
         without_guard(ending)
         hook, shown = sys.excepthook, ending.__traceback__
-        summary = self._summary()  # now: running more code later would have Python forget a KeyboardInterrupt's status
+        told = ending.finding if isinstance(ending, DeviceGuardError) else None
+        summary = self._summary(
+            told
+        )  # now: running more code later would have Python forget a KeyboardInterrupt's status
 
         def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
             if error is not ending:
@@ -100,14 +105,19 @@ class Supervision:
         self._close(SystemExit(128 + number))
         _say(self._summary())
 
-    def _summary(self) -> str:
-        """The text of the summary, once; empty where none is wanted."""
+    def _summary(self, told: Finding | None = None) -> str:
+        """The text of the summary, once; empty where none is wanted or none can be made."""
         if self._quiet or self._summarized or self._session.settings.policy == "off":
             return ""
         self._summarized = True
-        from deviceguard.reports.terminal import render
+        try:
+            from deviceguard.reports.terminal import render
 
-        return render(self._session.report, sys.stderr, steps=self._session.steps)
+            return render(self._session.report, sys.stderr, self._session.steps, told)
+        except Exception as problem:  # the program may have a module called rich
+            from deviceguard.reports.text import report_text
+
+            return f"{report_text(self._session.report)}\n(the summary could not be drawn: {problem!r})\n"
 
 
 def _say(text: str) -> None:

@@ -6,6 +6,7 @@ In colour on a terminal, plain text elsewhere; ``NO_COLOR`` is respected.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from deviceguard.findings import Finding, Severity
@@ -13,11 +14,12 @@ from deviceguard.reports.report import Report
 from deviceguard.reports.text import short_path
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.ADVICE: "bold cyan"}
-_LEAST_LINES = 30
-"""Lines the summary may take on a small screen."""
+_LEAST_LINES = 24
+"""Lines the summary may take on a screen that is smaller than that."""
 _PLAIN_LINES = 300
 """Lines it may take in a file."""
 
@@ -28,50 +30,52 @@ def show(report: Report, stream: TextIO, steps: int = 0) -> None:
     stream.flush()
 
 
-def render(report: Report, stream: TextIO, steps: int = 0) -> str:
+def render(report: Report, stream: TextIO, steps: int = 0, told: Finding | None = None) -> str:
     """The summary as it is to be written to a stream: with colours where the stream is a terminal that has them.
 
     Args:
         report: the findings.
         stream: where it will be written.
         steps: number of training steps that were watched, 0 where none was recognised.
+        told: a finding the person has just read, in the traceback above.
     """
     from rich.console import Console
 
-    console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
-    height = max(_LEAST_LINES, console.height - 4) if console.is_terminal else _PLAIN_LINES
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    findings = [finding for finding in report.findings if told is None or finding.identity != told.identity]
     with console.capture() as capture:
-        for text in summary(report.findings, steps, report.internal_errors, height):
-            console.print(text)
+        if findings:
+            _print(console, [(_text(("", "")), 0)])
+        _print(console, [(_head(report.findings, steps, is_told=told is not None), 0)])
+        _print_blocks(console, findings)
+        if report.internal_errors:
+            _print(console, [(_failures(report.internal_errors), 0)])
     return capture.get()
 
 
-def summary(findings: list[Finding], steps: int = 0, failures: int = 0, height: int = _LEAST_LINES) -> list[Text]:
-    """The lines of the summary.
+Line = tuple["Text", int]
+"""A line and the columns it is indented by, which hold for what it wraps to."""
 
-    Args:
-        findings: worst first.
-        steps: number of training steps.
-        failures: how often the guard itself failed.
-        height: lines it may take; a first finding is always shown.
-    """
-    lines = [_head(findings, steps)]
-    shown = 0
-    for finding in findings:
-        block = _block(finding)
-        if shown and len(lines) + len(block) > height:
-            break
-        lines += block
-        shown += 1
-    if shown < len(findings):
-        lines += _rest(findings[shown:])
-    if failures:
-        lines.append(
-            _text(
-                ("deviceguard itself failed ", ""), (f"{failures} time(s)", "bold"), ("; the run is not affected.", "")
-            )
-        )
-    return lines
+
+def _print(console: Console, lines: Sequence[Line]) -> None:
+    from rich.padding import Padding
+
+    for text, indentation in lines:
+        if console.is_terminal:
+            console.print(Padding(text, (0, 0, 0, indentation), expand=False) if text else "")
+        else:
+            console.print(" " * indentation, text, sep="", soft_wrap=True)
+
+
+def _print_blocks(console: Console, findings: list[Finding]) -> None:
+    room = max(_LEAST_LINES, console.height - 3) if console.is_terminal else _PLAIN_LINES
+    for number, finding in enumerate(findings):
+        block = list(_block(finding))
+        room -= sum(1 + (len(text) + indentation) // console.width for text, indentation in block)
+        if number and room < 0:
+            _print(console, _rest(findings[number:]))
+            return
+        _print(console, block)
 
 
 def _text(*parts: tuple[str, str]) -> Text:
@@ -80,34 +84,39 @@ def _text(*parts: tuple[str, str]) -> Text:
     return Text.assemble(*parts)
 
 
-def _head(findings: list[Finding], steps: int) -> Text:
+def _head(findings: list[Finding], steps: int, is_told: bool) -> Text:
     counts = Counter(finding.severity for finding in findings)
     parts = [_counted(counts[severity], severity.value) for severity in Severity if counts[severity]]
-    watched = f" ({_counted(steps, 'training step')})" if steps else ""
-    return _text(("deviceguard: ", "bold"), (", ".join(parts) or "nothing found", ""), (watched, "dim"))
+    found = ", ".join(parts) or "nothing found"
+    watched = f" in {_counted(steps, 'training step')}" if steps else ""
+    above = " (told above)" if is_told else ""
+    return _text(("deviceguard: ", "bold"), (found, "bold" if parts else ""), (watched, ""), (above, "dim"))
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 or noun == Severity.ADVICE.value else f"{number} {noun}s"
 
 
-def _block(finding: Finding) -> list[Text]:
-    lines = [
-        _text(("", "")),
-        _text(
-            (finding.severity.value, _STYLES[finding.severity]),
-            (f" {finding.rule} {finding.name}", "bold"),
-            (_place(finding), ""),
-            (_occurrences(finding), "dim"),
-        ),
-    ]
-    site = finding.site
-    if site is not None and site.source:
-        lines.append(_text((f"  {site.line:>5} | ", "dim"), (site.source, "")))
-    lines += [_text((f"  {line}", "")) for line in finding.message.splitlines()]
+def _failures(number: int) -> Text:
+    times = "once" if number == 1 else f"{number} times"
+    return _text((f"deviceguard itself failed {times}; the run was not affected by it.", "dim"))
+
+
+def _block(finding: Finding) -> Iterator[Line]:
+    yield _text(("", "")), 0
+    severity = (finding.severity.value, _STYLES[finding.severity])
+    name = (f" {finding.rule} {finding.name}", "bold")
+    yield _text(severity, name, (_place(finding), ""), (_occurrences(finding), "dim")), 0
+    if finding.site is not None and finding.site.source:
+        source = _text((f"{finding.site.line:>4} | ", "dim"), (finding.site.source, ""))
+        source.no_wrap, source.overflow = True, "ellipsis"
+        yield source, 0
+    for line in finding.message.splitlines():
+        yield _text((line, "")), 2
     first, *more = finding.fix.splitlines() or [""]
-    lines.append(_text(("  fix: ", "green"), (first, "")))
-    return lines + [_text((f"       {line}", "")) for line in more]
+    yield _text(("fix: ", "bold green"), (first, "")), 2
+    for line in more:
+        yield _text((line, "")), 7
 
 
 def _place(finding: Finding) -> str:
@@ -122,15 +131,11 @@ def _occurrences(finding: Finding) -> str:
     parts = [] if finding.count == 1 else [f"{finding.count} times"]
     first, last = finding.first_step, finding.last_step
     if first is not None:
-        parts.append(f"step {first}" if last in (None, first) else f"steps {first}-{last}")
+        parts.append(f"step {first}" if last in (None, first) else f"steps {first} to {last}")
     return f"  ({', '.join(parts)})" if parts else ""
 
 
-def _rest(findings: list[Finding]) -> list[Text]:
+def _rest(findings: list[Finding]) -> list[Line]:
     counts = Counter(f"{finding.rule} {finding.name}" for finding in findings)
-    listed = ", ".join(f"{name} x{number}" if number > 1 else name for name, number in counts.items())
-    return [
-        _text(("", "")),
-        _text((f"and {len(findings)} more: {listed}", "")),
-        _text(("--json FILE has them all.", "dim")),
-    ]
+    listed = ", ".join(f"{number} x {name}" if number > 1 else name for name, number in counts.items())
+    return [(_text(("", "")), 0), (_text((f"and {len(findings)} more, which --json FILE has: {listed}", "")), 0)]

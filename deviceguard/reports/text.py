@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from deviceguard.findings import Finding, Site
+from deviceguard.reports.report import Report
 
 
 def finding_text(finding: Finding, place: bool = True) -> str:
@@ -20,6 +21,12 @@ def finding_text(finding: Finding, place: bool = True) -> str:
         lines.append(f"  at {short_site(finding.site)}")
     lines.append(f"  fix: {finding.fix}")
     return "\n".join(lines)
+
+
+def report_text(report: Report) -> str:
+    """All findings of a report, the plainest way."""
+    texts = [f"{finding.severity.value} {finding_text(finding)}" for finding in report.findings]
+    return "\n".join([f"deviceguard: {len(texts)} finding(s)", *texts])
 
 
 def short_site(site: Site) -> str:

@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests" / "rules"
 CODES = tuple(rule_files())
 SIMULATED_FAMILIES = {"XLA": "xla"}
+SIMULATED_CODES = {"DEV010": "cuda:2"}
 
 each_rule = pytest.mark.parametrize("code", CODES)
 
@@ -147,7 +148,7 @@ def test_sections_are_those_of_the_standard():
 
 
 def _device(code: str) -> str:
-    return SIMULATED_FAMILIES.get(code[:3], "cuda")
+    return SIMULATED_CODES.get(code) or SIMULATED_FAMILIES.get(code[:3], "cuda")
 
 
 def _generator():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
+    from deviceguard.context import Context
     from deviceguard.findings import Site
 
 
@@ -66,6 +68,10 @@ class OptimizerStateDevice(Rule):
     severity: ClassVar[Severity] = Severity.ERROR
     since: ClassVar[str] = "0.1.0"
 
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._said: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
     @on(OptimizerStepping)
     def check(self, event: OptimizerStepping) -> Iterator[Finding]:
         """A step is about to run."""
@@ -78,7 +84,7 @@ class OptimizerStateDevice(Rule):
     @on(CallFailed)
     def explain(self, event: CallFailed) -> Iterator[Finding]:
         """A step that PyTorch refused."""
-        if event.optimizer is None or event.problem != "device":
+        if event.optimizer is None or event.problem != "device" or event.optimizer in self._said:
             return
         for parameter, key, tensor in _misplaced(event.optimizer):
             yield self._finding(event.optimizer, parameter, key, tensor, site_of_call(event))
@@ -87,6 +93,7 @@ class OptimizerStateDevice(Rule):
     def _finding(
         self, optimizer: Optimizer, parameter: torch.Tensor, key: str, tensor: torch.Tensor, site: Site | None
     ) -> Finding:
+        self._said.add(optimizer)
         subjects = self.context.subjects
         subject = subjects.parameter(parameter)
         name = f"optimizer.state[{subject.name}][{key!r}]"
@@ -98,7 +105,7 @@ class OptimizerStateDevice(Rule):
             "one's state_dict() into it",
             [subjects.tensor(name, tensor, "optimizer state"), subject, made_by],
             site=site,
-            key=str(id(optimizer)),
+            key=name,
         )
 
 

@@ -48,6 +48,8 @@ def _unlabelled(extract: Any) -> Any:
 
 
 def _install_function(patches: Patches, mode: SimulationMode) -> None:
+    from deviceguard.simulate.threads import is_entered
+
     function = torch.autograd.function
     apply = vars(function.Function)["apply"]
     backward_apply: Any = function.BackwardCFunction.apply
@@ -58,9 +60,12 @@ def _install_function(patches: Patches, mode: SimulationMode) -> None:
             for output in tensors_in((result,)):
                 node = output.grad_fn
                 if isinstance(node, function.BackwardCFunction):
-                    outputs = [device_of(item) for item in tensors_in((result,))]
-                    setattr(node, _OUTPUTS, outputs)
                     inputs = [device_of(item) if isinstance(item, torch.Tensor) else None for item in args]
+                    outputs = [device_of(item) for item in tensors_in((result,))]
+                    if not any(outputs) and not is_entered(mode):
+                        # called from inside another call, whose results are labelled only when it returns
+                        outputs = [next(filter(None, inputs), None)] * len(outputs)
+                    setattr(node, _OUTPUTS, outputs)
                     setattr(node, _INPUTS, inputs)
                     break
         return result

@@ -467,12 +467,14 @@ class Synchronized(Event):
         call: as the user writes it, ``torch.cuda.synchronize()``.
         scope: ``device``, ``stream`` or ``event``.
         seconds: wall time of the call.
+        needed: True where an asynchronous copy was queued before, whose data the host may only use after a wait.
     """
 
     occurrence: ClassVar[bool] = True
     call: str
     scope: str
     seconds: float | None = None
+    needed: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)

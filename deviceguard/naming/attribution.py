@@ -35,6 +35,20 @@ _OWN_BUSINESS = tuple(
         "torch/onnx/",
     )
 )
+#: Where PyTorch's own functions are written in Python: a call of the user's passes through here and is still the user's.
+_FRONT = tuple(
+    part.replace("/", os.sep)
+    for part in (
+        "torch/_tensor.py",
+        "torch/_tensor_str.py",
+        "torch/overrides.py",
+        "torch/functional.py",
+        "torch/nn/functional.py",
+        "torch/_jit_internal.py",
+        "torch/utils/_contextlib.py",
+        "torch/utils/_device.py",
+    )
+)
 _CALLERS_CHOICE = ("torch/optim/lr_scheduler.py".replace("/", os.sep),)
 
 #: Libraries that show or store what they are handed: the tensor is the user's to read first, or not to hand over.
@@ -70,7 +84,7 @@ def charge(start: FrameType | None = None) -> Charge | None:
     frame = user_frame(start)
     if frame is None:
         return None
-    libraries = libraries_between(start, frame)
+    libraries = [found for found in libraries_between(start, frame) if not found[1].endswith(_FRONT)]
     if not libraries:
         return Charge(frame, None, True)
     if any(_is_own_business(file) for _, file in libraries):

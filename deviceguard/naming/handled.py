@@ -58,7 +58,8 @@ def _of_node(node: ast.AST, tensor: object, frame: FrameType) -> str | None:
     if isinstance(node, ast.Call):
         return _of_call(node, tensor, frame)
     if isinstance(node, ast.Subscript):
-        return ast.unparse(node.value)
+        inside = value_of(node.slice, frame) is tensor
+        return ast.unparse(node.slice if inside else node.value)
     if isinstance(node, ast.Compare):
         return ast.unparse(node)
     if isinstance(node, ast.UnaryOp):

@@ -72,7 +72,7 @@ def _of_tensor(target: torch.Tensor, index: torch.Tensor) -> Event | None:
     if on_device(index):
         if index.dtype in _MASKS:
             QUEUE.settle()
-            return HostRead("x[mask]", "shape", index, explicit=False)
+            return HostRead("x[mask]", "shape", target, explicit=False)
         if index.dim() == 0:
             QUEUE.settle()
             return HostRead("x[t]", "number", index, explicit=False, instead="x[t[None]], or index with a Python int")

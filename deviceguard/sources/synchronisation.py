@@ -60,9 +60,10 @@ class Synchronisation(Source):
             return
         if wait.scope == "marker" and not kwargs.get("wait"):
             return
+        needed = bool(QUEUE.copies)
         QUEUE.settle()
         if wait.scope == "cache":
             if CacheEmptied in self.wanted:
                 self.emit(CacheEmptied(wait.call, seconds))
         elif wait.scope != "marker" and Synchronized in self.wanted:
-            self.emit(Synchronized(wait.call, wait.scope, seconds))
+            self.emit(Synchronized(wait.call, wait.scope, seconds, needed))

@@ -36,6 +36,7 @@ class Tally:
         avoidable: as the event said.
         count: how often it happened.
         told: how much of the count a finding has told already.
+        counted: how often in the steps that ``steps`` counts.
         steps: number of steps past the warm-up in which it happened, since the first of them.
         first: number of that first step; -1 before it.
         last: number of the latest step in which it happened.
@@ -54,6 +55,7 @@ class Tally:
     avoidable: bool = True
     count: int = 0
     told: int = 0
+    counted: int = 0
     steps: int = 0
     first: int = -1
     last: int = -1
@@ -79,7 +81,7 @@ class Tally:
         if not self.steps:
             return f"{self.count} times"
         rate = f"in {self.steps} of {self.span} steps"
-        per_step = round(self.count / max(1, self.steps))
+        per_step = round(self.counted / self.steps)
         return f"{rate}, {per_step} times in each" if per_step > 1 else rate
 
     def cost(self) -> list[tuple[str, float]]:
@@ -117,14 +119,16 @@ class Sites:
         """It happened once more, in the running step."""
         steps = self._context.steps
         if steps.training != tally.training:
-            tally.training, tally.steps, tally.first, tally.last = steps.training, 0, -1, -1
-            tally.since = steps.index
+            tally.training, tally.since = steps.training, steps.index
+            tally.steps, tally.counted, tally.first, tally.last = 0, 0, -1, -1
         tally.count += 1
         tally.nbytes += nbytes
         tally.seconds += seconds or 0.0
-        if steps.index >= self._context.settings.warmup_steps and steps.index != tally.last:
-            tally.steps += 1
-            tally.first = steps.index if tally.first < 0 else tally.first
+        if steps.index >= self._context.settings.warmup_steps:
+            tally.counted += 1
+            if steps.index != tally.last:
+                tally.steps += 1
+                tally.first = steps.index if tally.first < 0 else tally.first
         tally.last = steps.index
 
     def is_due(self, tally: Tally, strict: bool = False) -> bool:

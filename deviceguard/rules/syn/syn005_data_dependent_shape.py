@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from deviceguard.findings import Severity
-from deviceguard.rules.syn.host_reads import HostReadRule, named
+from deviceguard.rules.syn.host_reads import HostReadRule
+from deviceguard.rules.syn.site_rule import named
 from deviceguard.rules.syn.sites import Tally
 
 

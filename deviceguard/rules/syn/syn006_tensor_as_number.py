@@ -8,7 +8,8 @@ from deviceguard.events import HostRead
 from deviceguard.findings import Severity
 from deviceguard.naming.attribution import Charge
 from deviceguard.rules.syn.builtin_calls import BuiltinCalls
-from deviceguard.rules.syn.host_reads import HostReadRule, named
+from deviceguard.rules.syn.host_reads import HostReadRule
+from deviceguard.rules.syn.site_rule import named
 from deviceguard.rules.syn.sites import Tally
 
 

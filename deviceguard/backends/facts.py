@@ -1,0 +1,39 @@
+"""Facts about a device that are the same for all backends to ask: how large, how fast with short numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+UNKNOWN_MEMORY = 8 << 30
+"""Bytes assumed where a device does not say."""
+
+_FIRST_WITH_TENSOR_CORES_FOR_TF32 = (8, 0)
+
+
+def total_memory(device: torch.device) -> int:
+    """The memory of a device in bytes; a careful guess where it does not say."""
+    properties = _properties(device)
+    return int(getattr(properties, "total_memory", 0) or UNKNOWN_MEMORY)
+
+
+def is_faster_with_short_numbers(device: torch.device) -> bool:
+    """True for a device whose matrix units take TF32 and bfloat16; False where that is not known."""
+    properties = _properties(device)
+    capability = (getattr(properties, "major", 0), getattr(properties, "minor", 0))
+    return capability >= _FIRST_WITH_TENSOR_CORES_FOR_TF32
+
+
+def _properties(device: torch.device) -> Any:
+    import torch
+
+    module = getattr(torch, device.type, None)
+    ask = getattr(module, "get_device_properties", None)
+    if ask is None:
+        return None
+    try:
+        return ask(device)
+    except Exception:
+        return None

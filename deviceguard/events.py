@@ -24,9 +24,11 @@ class Event:
 
     ``occurrence`` is True for events that are themselves what a rule counts (a host read, an upload): inside an
     ``allow(...)`` region they do not reach the allowed rules. Events that carry state (a step, a conversion) always do.
+    ``heard_as`` names the event whose handlers hear this one too, where it has none of its own.
     """
 
     occurrence: ClassVar[bool] = False
+    heard_as: ClassVar[type[Event] | None] = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -465,7 +467,7 @@ class Synchronized(Event):
 
     Attributes:
         call: as the user writes it, ``torch.cuda.synchronize()``.
-        scope: ``device``, ``stream`` or ``event``.
+        scope: ``device``, ``stream``, ``event``; ``query`` for a look that found everything done.
         seconds: wall time of the call.
         needed: True where an asynchronous copy was queued before, whose data the host may only use after a wait.
     """

@@ -109,3 +109,10 @@ def all_waits() -> Iterator[Wait]:
             if wait.path not in seen:
                 seen.add(wait.path)
                 yield wait
+
+
+def wait_call(device_type: str) -> str:
+    """How a program waits for a device of the type: ``torch.cuda.synchronize()``."""
+    if device_type == "xla":
+        return "torch_xla.sync(wait=True)"
+    return next((wait.call for wait in blocking_of(device_type).waits if wait.scope == "device"), _ANY[0].call)

@@ -201,7 +201,7 @@ class TableMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
-        if QUEUE.copies or QUEUE.timed:
+        if QUEUE.copies or (QUEUE.timed and not QUEUE.launched):
             self.watch(func, args, kwargs or {})
         handler = self.table.get(func)
         if handler is None:

@@ -6,7 +6,6 @@ One per process, as the devices themselves are. It holds weak references to stor
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -23,7 +22,7 @@ class DeviceQueue:
     Attributes:
         copies: by the storage's number: a weak reference to it, the direction of the copy.
         launched: True once work was launched after the clock was last read and the host last waited.
-        timed: True while somebody reads clocks, so that launches are worth a look.
+        timed: True from a look at the clock until the host waits, so that launches are worth a look.
     """
 
     def __init__(self) -> None:
@@ -31,11 +30,6 @@ class DeviceQueue:
         self.launched = False
         self.timed = False
         self._lock = threading.Lock()
-
-    @property
-    def watches(self) -> bool:
-        """True while calls of any function are worth a look."""
-        return bool(self.copies) or (self.timed and not self.launched)
 
     def queue(self, host: torch.Tensor, direction: str) -> None:
         """A copy from or to a host tensor was queued."""
@@ -55,8 +49,8 @@ class DeviceQueue:
         return entry[1] if entry is not None and not entry[0].expired() else None
 
     def settle(self) -> None:
-        """The host has waited."""
-        self.launched = False
+        """The host has waited; a measurement that contains a wait is not worth a word."""
+        self.launched = self.timed = False
         if self.copies:
             with self._lock:
                 self.copies = {}
@@ -69,11 +63,7 @@ class DeviceQueue:
     def forget(self) -> None:
         """Start afresh, when nobody watches any more."""
         self.settle()
-        self.timed = False
 
 
 QUEUE = DeviceQueue()
 """The queue of this process."""
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]

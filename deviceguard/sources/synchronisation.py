@@ -54,11 +54,7 @@ class Synchronisation(Source):
         return waiting
 
     def _note(self, wait: Wait, result: Any, seconds: float, kwargs: dict[str, Any]) -> None:
-        if wait.scope == "query":
-            if result:
-                QUEUE.settle()
-            return
-        if wait.scope == "marker" and not kwargs.get("wait"):
+        if (wait.scope == "query" and not result) or (wait.scope == "marker" and not kwargs.get("wait")):
             return
         needed = bool(QUEUE.copies)
         QUEUE.settle()

@@ -67,7 +67,7 @@ class ExplicitSynchronize(SiteRule):
     @on(Synchronized)
     def note(self, event: Synchronized) -> Iterator[Finding]:
         """A wait that the program asked for."""
-        charged = charge()
+        charged = charge() if event.scope != "query" else None
         if charged is None:
             return
         tally, _ = self.sites.find(charged, event.call)

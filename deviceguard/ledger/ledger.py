@@ -15,7 +15,14 @@ from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary, WeakTensorKeyDi
 from deviceguard import events
 from deviceguard.events import Event
 from deviceguard.ledger.former import Former
-from deviceguard.ledger.records import ModelRecord, ModuleRecord, OptimizerRecord, ParameterRecord, StateRecord
+from deviceguard.ledger.records import (
+    WRAPPED_AS,
+    ModelRecord,
+    ModuleRecord,
+    OptimizerRecord,
+    ParameterRecord,
+    StateRecord,
+)
 from deviceguard.ledger.values import gradient_of, storage_of
 from deviceguard.naming.frames import origin, outward, spot_of, user_frame
 from deviceguard.naming.objects import joined, variable_of
@@ -24,9 +31,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from deviceguard.steps import Steps
-
-WRAPPED_AS = ("module", "_orig_mod")
-"""Names under which wrappers (DDP, DataParallel, a compiled model) hold the model a person thinks of."""
 
 
 class Ledger:
@@ -39,6 +43,7 @@ class Ledger:
     Attributes:
         root_calls: calls of outermost modules so far.
         optimizer_steps: steps of all optimizers so far.
+        replacements: parameters that took the place of others so far.
         former: tensors that modules still hold although a conversion has passed them by.
     """
 
@@ -52,6 +57,7 @@ class Ledger:
         self._optimizers: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._trains: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._states: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self.replacements = 0
         self.former = Former()
         self._watch = (steps.index, True, steps.examined)
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -214,6 +220,11 @@ class Ledger:
         """Identities of all parameters that some live optimizer holds."""
         return {id(parameter) for optimizer, _ in self.optimizers() for parameter in parameters_of(optimizer)}
 
+    def trained_by(self, optimizer: Optimizer) -> list[nn.Module]:
+        """The models (modules called as roots) that the optimizer's last examined step trained."""
+        found = (reference() for reference in self._trains.get(optimizer, ()))
+        return [model for model in found if model is not None]
+
     def search_heap_for_optimizers(self) -> None:
         """Take in optimizers that were made before the guard and have not stepped yet.
 
@@ -241,6 +252,7 @@ class Ledger:
             record.made_at = spot_of(user_frame())
         if event.previous is not None and event.previous is not event.parameter and record.origin is None:
             record.origin, record.relation = TensorWeakRef(event.previous), "replaced"
+            self.replacements += 1
 
     def _on_module_registered(self, event: events.ModuleRegistered) -> None:
         if event.child is None:
@@ -258,6 +270,7 @@ class Ledger:
             if older is not None and older is not parameter and self.parameter(parameter).origin is None:
                 record = self.parameter(parameter)
                 record.origin, record.relation = TensorWeakRef(older), "replaced"
+                self.replacements += 1
 
     def _on_module_copied(self, event: events.ModuleCopied) -> None:
         record = self.module(event.copy)
@@ -357,28 +370,26 @@ class Ledger:
     def _on_optimizer_stepped(self, event: events.OptimizerStepped) -> None:
         self.optimizer_steps += 1
         self.optimizer(event.optimizer).steps += 1
-        for reference in self._trained_by(event.optimizer):
-            model = reference()
-            record = self._models.get(model) if model is not None else None
+        self._note_trained(event.optimizer)
+        for model in self.trained_by(event.optimizer):
+            record = self._models.get(model)
             if record is not None:
                 record.trained_steps += 1
                 record.last_trained = self._steps.index
                 record.runs_since_trained = 0
                 record.saved_since_trained = False
 
-    def _trained_by(self, optimizer: Optimizer) -> list[weakref.ref[Any]]:
-        if self._steps.examined or optimizer not in self._trains:
-            held = {id(p) for p in parameters_of(optimizer) if gradient_of(p) is not None}
-            for p in parameters_of(optimizer):
-                if id(p) in held:
-                    self.parameter(p).trained = True
-            models = [
-                weakref.ref(model)
-                for model, _ in self.models()
-                if any(id(parameter) in held for parameter in model.parameters())
-            ]
-            self._trains[optimizer] = models
-        return self._trains[optimizer]
+    def _note_trained(self, optimizer: Optimizer) -> None:
+        """Which models an optimizer trains: worked out again on examined steps only."""
+        if not self._steps.examined and optimizer in self._trains:
+            return
+        reached = [p for p in parameters_of(optimizer) if gradient_of(p) is not None]
+        held = {id(p) for p in reached}
+        for p in reached:
+            self.parameter(p).trained = True
+        self._trains[optimizer] = [
+            weakref.ref(model) for model, _ in self.models() if any(id(p) in held for p in model.parameters())
+        ]
 
     def _on_object_saved(self, event: events.ObjectSaved) -> None:
         saved = {storage_of(item) for item in tensors_in(event.obj)}
@@ -402,6 +413,7 @@ class Ledger:
 
     def _link(self, old: torch.Tensor, new: torch.Tensor, relation: str) -> None:
         record = self.parameter(new)
+        self.replacements += relation != "copied"
         record.origin = TensorWeakRef(old)
         record.relation = relation
         record.made_at = spot_of(user_frame())

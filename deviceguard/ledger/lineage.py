@@ -56,11 +56,11 @@ def stale_pairs(ledger: Ledger, optimizer: Optimizer, unowned: Sequence[torch.Te
 
 def relation(ledger: Ledger, held: torch.Tensor, live: torch.Tensor) -> str:
     """How ``live`` came to stand in for ``held``; empty when it did not."""
-    if _took_the_place(ledger, held, live):
-        return "replaced"
     above = {id(older): how for how, older in ledger.ancestry(live)}
     if id(held) in above:
         return above[id(held)]
+    if _took_the_place(ledger, held, live):
+        return "replaced"
     siblings = {id(live), *above}
     return next((how for how, older in ledger.ancestry(held) if id(older) in siblings), "")
 

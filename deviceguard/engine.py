@@ -11,7 +11,7 @@ from deviceguard.allowing import is_allowed
 from deviceguard.backends.devices import present
 from deviceguard.context import Context
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
-from deviceguard.events import Event, RunEnded, StepEnded
+from deviceguard.events import CallFailed, Event, RunEnded, StepEnded
 from deviceguard.findings import Finding
 from deviceguard.ignoring import is_ignored
 from deviceguard.ledger.ledger import Ledger
@@ -49,10 +49,13 @@ class Engine:
         self._by_event: dict[type[Event], list[tuple[Rule, str]]] = {}
         self._off: set[str] = set()
         self._failures = 0
+        self._heard = 0
         self._lock = threading.RLock()  # events come from all threads of the run
         self._said: set[str] = set()
+        self._rules: dict[str, Rule] = {}
         for cls in rules:
             self._add(cls)
+        policy.attach(report, self._rules)
 
     def _add(self, cls: type[Rule]) -> None:
         try:
@@ -60,6 +63,7 @@ class Engine:
         except Exception:
             self.failed(f"rule {cls.code}, which is left out", None)
             return
+        self._rules[cls.code] = rule
         for kind, names in cls.handlers().items():
             self._by_event.setdefault(kind, []).extend((rule, name) for name in names)
 
@@ -69,7 +73,7 @@ class Engine:
 
         Without an accelerator, real or simulated, rules that have nothing to say then need nothing.
         """
-        return frozenset(self._by_rules()) | self.ledger.wanted | frozenset(Steps.EVENTS)
+        return frozenset(self._by_rules()) | self.ledger.wanted | frozenset(Steps.EVENTS) | self.policy.wanted
 
     def _by_rules(self) -> Iterator[type[Event]]:
         accelerated = present() is not None
@@ -96,13 +100,21 @@ class Engine:
             self._handle(event, applying)
 
     def _handle(self, event: Event, applying: bool) -> None:
-        if self.is_off:
+        if self.is_off or self._is_heard(event):
             return
         ended = self._before_rules(event)
         findings = self._ask(ended) if ended is not None else []
         findings += self._ask(event)
         for finding in findings:
             self._settle(finding, applying, event)
+
+    def _is_heard(self, event: Event) -> bool:
+        """True for the failure of a call whose refusal the rules have heard of already."""
+        if not isinstance(event, CallFailed):
+            return False
+        heard = self._heard == id(event.error)
+        self._heard = id(event.error)
+        return heard and event.heard_as is None
 
     def _before_rules(self, event: Event) -> StepEnded | None:
         ended = None
@@ -115,7 +127,7 @@ class Engine:
 
     def _ask(self, event: Event) -> list[Finding]:
         found: list[Finding] = []
-        for rule, name in self._by_event.get(type(event), ()):
+        for rule, name in self._by_event.get(event.heard_as or type(event), ()):
             if rule.code in self._off or (event.occurrence and is_allowed(rule.code)):
                 continue
             try:
@@ -136,12 +148,15 @@ class Engine:
         except Exception:
             self.failed(f"a finding of {finding.rule}", event)
             return
-        if is_new and applying:
-            self._apply(complete, event)
+        if applying:
+            self._apply(complete, event, is_new)
 
-    def _apply(self, finding: Finding, event: Event) -> None:
+    def _apply(self, finding: Finding, event: Event, is_new: bool) -> None:
         try:
-            self.policy.apply(finding, event)
+            if is_new:
+                self.policy.apply(finding, event)
+            else:
+                self.policy.again(finding, event)
         except (DeviceGuardError, DeviceGuardWarning):
             raise
         except Exception:

@@ -62,6 +62,10 @@ class Guard:
             self.report = Report()
         return _Call(self._settings, self.report)
 
+    def undo(self) -> int:
+        """Take back what ``migrate`` changed in the user's objects; how many repairs that were."""
+        return self.report.undo()
+
     def step(self) -> None:
         """Say that a training step ended, for loops without an optimizer of PyTorch."""
         from deviceguard.hub import HUB

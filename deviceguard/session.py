@@ -8,6 +8,7 @@ import threading
 from deviceguard.engine import Engine, log
 from deviceguard.events import RunEnded, RunStarted
 from deviceguard.hub import HUB
+from deviceguard.policies.migrate import MigratePolicy
 from deviceguard.policies.policy import Policy
 from deviceguard.policies.strict import StrictPolicy
 from deviceguard.policies.warn import WarnPolicy
@@ -15,7 +16,7 @@ from deviceguard.reports.report import Report
 from deviceguard.rules.registry import rule_classes
 from deviceguard.settings import Settings
 
-_POLICIES: dict[str, type[Policy]] = {"warn": WarnPolicy, "strict": StrictPolicy, "migrate": WarnPolicy}
+_POLICIES: dict[str, type[Policy]] = {"warn": WarnPolicy, "strict": StrictPolicy, "migrate": MigratePolicy}
 
 
 class Session:

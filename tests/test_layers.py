@@ -10,9 +10,9 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "deviceguard"
 LAYERS = (
-    {"errors", "findings", "events", "decorating"},
+    {"errors", "findings", "events", "decorating", "remedies", "repairs"},
     {"naming", "backends"},
-    {"steps", "ledger", "sources", "rules", "context"},
+    {"steps", "ledger", "sources", "rules", "context", "repairing"},
     {"settings", "allowing", "ignoring", "reports", "policies"},
     {"engine", "hub"},
     {"session"},

@@ -71,7 +71,7 @@ def origin_of(expression: str | None, frame: FrameType, line: int) -> Origin:
 
 
 def _origin_of_name(name: str, frame: FrameType, line: int) -> Origin:
-    tree = _tree(frame.f_code.co_filename, frame.f_globals)
+    tree = tree_of(frame.f_code.co_filename, frame.f_globals)
     if tree is None:
         return Origin()
     scope: ast.AST = _scope_at(tree, frame.f_code) or tree
@@ -85,7 +85,7 @@ def _origin_of_result(node: ast.Call, frame: FrameType) -> Origin | None:
     """What the source of a called function of the user's says of what it returns; None when it says nothing."""
     function = _function_called(node.func, frame)
     code = getattr(function, "__code__", None)
-    tree = _tree(code.co_filename, function.__globals__) if isinstance(code, CodeType) and function else None
+    tree = tree_of(code.co_filename, function.__globals__) if isinstance(code, CodeType) and function else None
     scope = _scope_at(tree, code) if tree is not None and isinstance(code, CodeType) else None
     if scope is None or not isinstance(code, CodeType):
         return None
@@ -142,7 +142,7 @@ def _assignment(attribute: str, cls: type) -> tuple[Site, ast.expr | None] | Non
     for owner in cls.__mro__:
         for function in _functions_of(owner):
             code = function.__code__
-            tree = _tree(code.co_filename, function.__globals__) if origin(code.co_filename) == "user" else None
+            tree = tree_of(code.co_filename, function.__globals__) if origin(code.co_filename) == "user" else None
             scope = _scope_at(tree, code) if tree is not None else None
             found = _assignment_in(scope, attribute, code) if scope is not None else None
             if found is not None:
@@ -301,7 +301,8 @@ def _host_factory(value: ast.AST | None) -> str | None:
 _trees: dict[str, ast.Module | None] = {}
 
 
-def _tree(filename: str, module_globals: dict[str, Any]) -> ast.Module | None:
+def tree_of(filename: str, module_globals: dict[str, Any]) -> ast.Module | None:
+    """The parsed source of a file, read once; None where there is none."""
     if filename not in _trees:
         lines = linecache.getlines(filename, module_globals)
         try:
@@ -326,3 +327,17 @@ def _scope_at(tree: ast.Module, code: CodeType) -> ast.AST | None:
 def _site(line: int, frame: FrameType) -> Site:
     text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
     return Site(frame.f_code.co_filename, line, frame.f_code.co_name, text or None)
+
+
+def statement_at(frame: FrameType) -> ast.stmt | None:
+    """The innermost statement that spans the line a frame is running."""
+    tree = tree_of(frame.f_code.co_filename, frame.f_globals)
+    if tree is None:
+        return None
+    line = frame.f_lineno
+    spanning = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(spanning, key=lambda node: (node.lineno, -(node.end_lineno or 0)), default=None)

@@ -25,13 +25,21 @@ class WarnPolicy(Policy):
         adopt()
 
     def apply(self, finding: Finding, event: Event) -> None:  # noqa: D102
-        if finding.severity is Severity.ADVICE or isinstance(event, CallFailed):
-            return
+        if finding.severity is not Severity.ADVICE and not isinstance(event, CallFailed):
+            self.tell(finding)
+
+    def tell(self, finding: Finding, more: str = "") -> None:
+        """Give the warning.
+
+        Args:
+            finding: what is wrong.
+            more: a line to add to it.
+        """
         site = finding.site
         file = site.file if site else "deviceguard"
         registry: dict[Any, Any] = {}  # a fresh one: two findings on a line are not one warning
         warnings.warn_explicit(
-            finding_text(finding, place=False),
+            finding_text(finding, place=False) + more,
             DeviceGuardWarning,
             filename=file,
             lineno=site.line if site else 0,

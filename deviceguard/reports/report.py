@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any
 
 from deviceguard.findings import Finding, Severity
+from deviceguard.repairs import Repair, Repairs
 
 
 class Report:
@@ -13,12 +15,14 @@ class Report:
 
     Attributes:
         internal_errors: how often the guard itself failed; the run is not affected by it.
+        kept_repairs: what ``migrate`` has repaired, to be read through ``repairs``.
     """
 
     def __init__(self) -> None:
         self._findings: dict[tuple[Any, ...], Finding] = {}
         self._lock = threading.Lock()
         self.internal_errors = 0
+        self.kept_repairs = Repairs()
 
     @property
     def findings(self) -> list[Finding]:
@@ -36,6 +40,26 @@ class Report:
             earlier = self._findings.get(finding.identity)
             self._findings[finding.identity] = finding if earlier is None else earlier.merged_with(finding)
             return earlier is None
+
+    @property
+    def repairs(self) -> list[Repair]:
+        """What was repaired, in the order in which it was first done; empty but under ``migrate``."""
+        return self.kept_repairs.list()
+
+    def undo(self) -> int:
+        """Take back what repairs changed in the user's objects, latest first.
+
+        Returns:
+            the number of repairs taken back.
+        """
+        return self.kept_repairs.undo()
+
+    def price(self, finding: Finding, cost: tuple[tuple[str, float], ...]) -> None:
+        """Note what the repairs of a finding have cost so far."""
+        with self._lock:
+            kept = self._findings.get(finding.identity)
+            if kept is not None:
+                self._findings[finding.identity] = dataclasses.replace(kept, cost=cost)
 
     def of(self, selector: str) -> list[Finding]:
         """The findings of a rule or family, ``"SYN"`` or ``"SYN001"``."""

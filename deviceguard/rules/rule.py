@@ -10,6 +10,7 @@ from deviceguard.findings import Finding, Severity, Site, Subject
 
 if TYPE_CHECKING:
     from deviceguard.context import Context
+    from deviceguard.remedies import Remedy
 
 Handler = Callable[[Any, Any], "Iterator[Finding] | None"]
 _H = TypeVar("_H", bound=Callable[..., Any])
@@ -49,6 +50,14 @@ class Rule:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """What would undo the harm of what the rule has just found in an event; None where nothing certain would.
+
+        Args:
+            event: the event that led to the finding.
+        """
+        return None
 
     @classmethod
     def handlers(cls) -> dict[type[Event], list[str]]:

@@ -16,6 +16,7 @@ from deviceguard.sources.loading import Loading
 from deviceguard.sources.modules import ModuleCalls
 from deviceguard.sources.optimizers import Optimizers
 from deviceguard.sources.parallel import Parallel
+from deviceguard.sources.refused_calls import RefusedCalls
 from deviceguard.sources.schedulers import Schedulers
 from deviceguard.sources.source import Source
 from deviceguard.sources.step_markers import StepMarkers
@@ -38,5 +39,6 @@ SOURCES: tuple[type[Source], ...] = (
     Loaders,
     Synchronisation,
     Clocks,
+    RefusedCalls,
     Calls,
 )

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.backends.devices import backend_of, is_host, same
-from deviceguard.events import CallFailed, ModuleCalled
+from deviceguard.events import CallFailed, Event, ModuleCalled
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.expressions import running_call
 from deviceguard.naming.frames import user_frame
 from deviceguard.naming.phrases import came_from, site_of_call
+from deviceguard.remedies import MoveModule, MoveOperands, MoveToHost, Remedy
 from deviceguard.rules.dev.blame import Blame, blame, home_of
 from deviceguard.rules.rule import Rule, on
 
@@ -73,6 +74,19 @@ class InputDevice(Rule):
             yield self._unmoved(event, found)
         else:
             yield self._refused(event, found)
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """The input goes to the module; a module that was never moved goes to its input."""
+        if not isinstance(event, CallFailed):
+            return None
+        if event.problem == "host-only":
+            return MoveToHost()
+        found = blame(event, self.context)
+        if found is None or found.home is None:
+            return None
+        if found.is_module and found.module is not None:
+            return MoveModule(found.module, found.home, self.context.ledger.top_of(found.module)[0])
+        return MoveOperands(found.home)
 
     def _refused(self, event: CallFailed, found: Blame) -> Finding:
         subjects = [self._subject(found)]

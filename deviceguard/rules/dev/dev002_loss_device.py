@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends.devices import backend_of, is_accelerator, same
-from deviceguard.events import CallFailed, LossComputed
+from deviceguard.events import CallFailed, Event, LossComputed
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.expressions import running_call
 from deviceguard.naming.frames import user_frame
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.phrases import came_from, site_of_call
+from deviceguard.remedies import MoveModule, MoveOperands, Remedy
 from deviceguard.rules.dev.blame import Blame, blame
 from deviceguard.rules.rule import Rule, on
 
@@ -77,6 +78,15 @@ class LossDevice(Rule):
             site=site_of_call(event),
             key=found.name,
         )
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """The criterion is moved once, an operand before the call."""
+        found = blame(event, self.context) if isinstance(event, CallFailed) else None
+        if found is None or found.home is None:
+            return None
+        if found.module is not None and _is_part(found):
+            return MoveModule(found.module, found.home)
+        return MoveOperands(found.home)
 
     def _name_of_loss(self, event: CallFailed) -> str:
         if event.module is None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends.devices import backend_of, is_host, same
-from deviceguard.events import CallFailed, ModuleCalled, OptimizerStepped
+from deviceguard.events import CallFailed, Event, ModuleCalled, OptimizerStepped
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.phrases import site_of_call
 from deviceguard.naming.provenance import assignment_of
+from deviceguard.remedies import MoveStrays, Remedy
 from deviceguard.rules.dev.blame import blame, home_of
 from deviceguard.rules.rule import Rule, on
 
@@ -97,6 +98,13 @@ class UnregisteredModule(Rule):
             return
         what = f"{found.name} is on {found.device}, while the rest is on {found.home}"
         yield from self._tell(found.holder, what, event)
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """What the move left behind is moved as well."""
+        found = blame(event, self.context) if isinstance(event, CallFailed) else None
+        if found is None or found.home is None or found.holder is None:
+            return None
+        return MoveStrays(found.holder.module, found.holder.attribute, found.home)
 
     @on(ModuleCalled)
     def watch(self, event: ModuleCalled) -> Iterator[Finding]:

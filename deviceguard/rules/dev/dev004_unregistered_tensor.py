@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from deviceguard.events import CallFailed
+from deviceguard.events import CallFailed, Event
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.phrases import site_of_call
 from deviceguard.naming.provenance import assignment_of
+from deviceguard.remedies import MoveStrays, Remedy
 from deviceguard.rules.dev.blame import Blame, blame
 from deviceguard.rules.rule import Rule, on
 
@@ -86,6 +87,13 @@ class UnregisteredTensor(Rule):
             site=assigned or used,
             key=found.name,
         )
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """What the move left behind is moved as well."""
+        found = blame(event, self.context) if isinstance(event, CallFailed) else None
+        if found is None or found.home is None or found.holder is None:
+            return None
+        return MoveStrays(found.holder.module, found.holder.attribute, found.home)
 
 
 def _fix(found: Blame) -> str:

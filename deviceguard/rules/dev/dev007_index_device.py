@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from deviceguard.events import CallFailed
+from deviceguard.events import CallFailed, Event
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.phrases import came_from, site_of_call
+from deviceguard.remedies import MoveOperands, Remedy
 from deviceguard.rules.dev.blame import blame
 from deviceguard.rules.rule import Rule, on
 
@@ -70,3 +71,8 @@ class IndexDevice(Rule):
             site=site_of_call(event),
             key=found.name,
         )
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """The host tensor goes to the others."""
+        found = blame(event, self.context) if isinstance(event, CallFailed) else None
+        return MoveOperands(found.home) if found is not None and found.home is not None else None

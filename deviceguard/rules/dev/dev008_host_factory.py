@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from deviceguard.events import CallFailed
+from deviceguard.events import CallFailed, Event
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.phrases import site_of_call
+from deviceguard.remedies import MoveOperands, Remedy
 from deviceguard.rules.dev.blame import Blame, blame
 from deviceguard.rules.rule import Rule, on
 
@@ -75,6 +76,11 @@ class HostFactory(Rule):
             site=site_of_call(event),
             key=found.name,
         )
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """The host tensor goes to the others."""
+        found = blame(event, self.context) if isinstance(event, CallFailed) else None
+        return MoveOperands(found.home) if found is not None and found.home is not None else None
 
 
 def _subject(found: Blame) -> Subject:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.backends.devices import same
-from deviceguard.events import CallFailed, OptimizerStepping
+from deviceguard.events import CallFailed, Event, OptimizerStepping
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.phrases import site_of_call
+from deviceguard.remedies import MoveState, Remedy
 from deviceguard.rules.dev.optimizer_state import is_stock, tensors_of_state
 from deviceguard.rules.rule import Rule, on
 
@@ -89,6 +90,10 @@ class OptimizerStateDevice(Rule):
         for parameter, key, tensor in _misplaced(event.optimizer):
             yield self._finding(event.optimizer, parameter, key, tensor, site_of_call(event))
             return
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """The state is moved to its parameters before the step."""
+        return MoveState(event.optimizer) if isinstance(event, OptimizerStepping) else None
 
     def _finding(
         self, optimizer: Optimizer, parameter: torch.Tensor, key: str, tensor: torch.Tensor, site: Site | None

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends.devices import backend_of
-from deviceguard.events import CallFailed, ModuleCalled, Operand
+from deviceguard.events import CallFailed, Event, ModuleCalled, Operand
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.expressions import running_call
 from deviceguard.naming.frames import user_frame
 from deviceguard.naming.phrases import how_it_came, site_of_call
+from deviceguard.remedies import CastOperands, Remedy
 from deviceguard.rules.dty.dtypes import autocast_dtype, floating_dtype_of, short
 from deviceguard.rules.rule import Rule, on
 
@@ -78,6 +79,12 @@ class InputDtype(Rule):
             yield from self._for_module(event, event.module, home)
         else:
             yield from self._for_function(event)
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """A floating input is cast to the dtype of the module's parameters; without a module it is not certain which."""
+        module = event.module if isinstance(event, CallFailed) else None
+        home = floating_dtype_of(module) if module is not None else None
+        return CastOperands(home) if home is not None else None
 
     def _for_module(self, event: CallFailed, module: nn.Module, home: torch.dtype) -> Iterator[Finding]:
         wants_index = "Embedding" in type(module).__name__

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from deviceguard.events import CallFailed, LossComputed, Operand
+from deviceguard.events import CallFailed, Event, LossComputed, Operand
 from deviceguard.findings import Finding, Severity, Site
 from deviceguard.naming.expressions import running_call
 from deviceguard.naming.frames import user_frame, user_site
 from deviceguard.naming.objects import joined, variable_of
 from deviceguard.naming.phrases import how_it_came, site_of_call
+from deviceguard.remedies import CastOperands, Remedy
 from deviceguard.rules.dty.dtypes import autocast_dtype, short
 from deviceguard.rules.rule import Rule, on
 
@@ -107,6 +108,13 @@ class LossDtype(Rule):
             )
         elif event.kind == "loss":
             yield from self._refused(event)
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """A floating target or weight is cast to the dtype of the loss's input."""
+        if not isinstance(event, CallFailed) or event.kind != "loss":
+            return None
+        given = next((operand.tensor for operand in event.operands if operand.role == "input"), None)
+        return CastOperands(given.dtype) if given is not None and given.is_floating_point() else None
 
     def _refused(self, event: CallFailed) -> Iterator[Finding]:
         operands = [*event.operands, *self._buffers(event)]

@@ -1,0 +1,191 @@
+"""``migrate``: repair what can be repaired, and say what was done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from deviceguard import remedies
+from deviceguard.events import Event
+from deviceguard.findings import Finding, Severity
+from deviceguard.policies.policy import Policy
+from deviceguard.policies.warn import WarnPolicy
+from deviceguard.remedies import CallRefused, Remedy
+from deviceguard.repairing import modules, operands, optimizers, variables
+from deviceguard.repairing.constants import Constants
+from deviceguard.repairing.modules import Moved
+from deviceguard.repairing.operands import Change
+from deviceguard.repairing.placement import is_in_placed_model
+from deviceguard.repairs import Repair, Undo, size_text
+from deviceguard.reports.report import Report
+from deviceguard.rules.rule import Rule
+
+log = logging.getLogger("deviceguard")
+
+_COSTLY = 10
+"""So many copies for one repair are told once more, with their price."""
+
+
+class MigratePolicy(Policy):
+    """Carries out the remedy of the rule that speaks, and tells of it; where there is none, warns as ``watch`` does.
+
+    A call that PyTorch refused is made again with the operands where they belong. A change to an object of the user's is
+    announced, logged, and can be taken back with ``report.undo()``.
+    """
+
+    wanted: ClassVar[frozenset[type[Event]]] = frozenset({CallRefused})
+
+    def __init__(self) -> None:
+        self._softly = WarnPolicy()
+        self._report = Report()
+        self._rules: Mapping[str, Rule] = {}
+        self._constants = Constants()
+        self._ways: dict[type[Remedy], Callable[[Any, Finding, Any], bool]] = {
+            remedies.MoveOperands: self._move_operands,
+            remedies.MoveToHost: self._move_to_host,
+            remedies.CastOperands: self._cast_operands,
+            remedies.MoveModule: self._move_module,
+            remedies.MoveStrays: self._move_strays,
+            remedies.MoveState: self._move_state,
+            remedies.Rebind: self._rebind,
+        }
+
+    def attach(self, report: Report, rules: Mapping[str, Rule]) -> None:  # noqa: D102
+        self._report, self._rules = report, rules
+
+    def apply(self, finding: Finding, event: Event) -> None:  # noqa: D102
+        if not self._repair(finding, event):
+            self._softly.apply(finding, event)
+
+    def again(self, finding: Finding, event: Event) -> None:  # noqa: D102
+        self._repair(finding, event)
+
+    def _repair(self, finding: Finding, event: Event) -> bool:
+        """True where a repair was made, or is under way and will be told once the call has succeeded."""
+        rule = self._rules.get(finding.rule)
+        remedy = rule.remedy(event) if rule is not None else None
+        way = self._ways.get(type(remedy)) if remedy is not None else None
+        if way is None or not self._may(remedy, event):
+            return False
+        try:
+            return way(remedy, finding, event)
+        except Exception as problem:
+            log.warning(
+                "deviceguard could not repair %s: %s: %s. It only warns.",
+                _name_of(finding),
+                type(problem).__name__,
+                problem,
+            )
+            return False
+
+    def _may(self, remedy: Remedy | None, event: Event) -> bool:
+        if isinstance(event, CallRefused):
+            return event.again is None and not is_in_placed_model(event.traceback)
+        return isinstance(remedy, remedies.MoveState | remedies.Rebind)
+
+    # Remedies for a call that was refused
+
+    def _move_operands(self, remedy: remedies.MoveOperands, finding: Finding, event: CallRefused) -> bool:
+        self._constants.place = (event.frame.f_code, event.frame.f_lasti, event.function)
+        change = operands.moved(event.function, event.args, event.kwargs, remedy.home, self._constants)
+        return self._call_with(change, "moved to {new} before the call", finding, event)
+
+    def _move_to_host(self, remedy: remedies.MoveToHost, finding: Finding, event: CallRefused) -> bool:
+        change = operands.to_host(event.function, event.args, event.kwargs)
+        return self._call_with(change, "copied to the host before the call", finding, event)
+
+    def _cast_operands(self, remedy: remedies.CastOperands, finding: Finding, event: CallRefused) -> bool:
+        change = operands.cast(event.args, event.kwargs, remedy.dtype)
+        return self._call_with(change, "cast to {new} before the call", finding, event)
+
+    def _call_with(self, change: Change | None, what: str, finding: Finding, event: CallRefused) -> bool:
+        if change is None or not change.replaced:
+            return False
+        event.again = (change.args, change.kwargs)
+        old, new = change.replaced[0]
+        is_cast = old.dtype != new.dtype
+        before, after = (_short(old), _short(new)) if is_cast else (str(old.device), str(new.device))
+
+        def settle(succeeded: bool) -> None:
+            if succeeded:
+                undo = _bind_variables(change, event)
+                text = "its variable now holds it " + ("as {new}" if is_cast else "on {new}") if undo else what
+                self._tell(finding, text.format(new=after), before, after, change.nbytes, undo, replaces=True)
+
+        event.settle = settle
+        return True
+
+    def _move_module(self, remedy: remedies.MoveModule, finding: Finding, event: CallRefused) -> bool:
+        whole = remedy.root if remedy.root is not None and modules.is_all_on_host(remedy.root) else remedy.module
+        return self._call_after(modules.move_module(whole, remedy.home), str(remedy.home), finding, event)
+
+    def _move_strays(self, remedy: remedies.MoveStrays, finding: Finding, event: CallRefused) -> bool:
+        moved = modules.move_strays(remedy.module, remedy.attribute, remedy.home)
+        return self._call_after(moved, str(remedy.home), finding, event)
+
+    def _call_after(self, moved: Moved | None, home: str, finding: Finding, event: CallRefused) -> bool:
+        if moved is None:
+            return False
+        args, kwargs = operands.replaced_in(
+            (event.args, dict(event.kwargs)), lambda tensor: moved.new.get(id(tensor), tensor)
+        )
+        event.again = (args, kwargs)
+        self._tell(finding, f"moved to {home}, once", moved.old, home, moved.nbytes, moved.undo)
+        return True
+
+    # Remedies at other moments
+
+    def _move_state(self, remedy: remedies.MoveState, finding: Finding, event: Event) -> bool:
+        return self._mended(optimizers.move_state(remedy.optimizer), finding)
+
+    def _rebind(self, remedy: remedies.Rebind, finding: Finding, event: Event) -> bool:
+        return self._mended(optimizers.rebind(remedy.optimizer, remedy.pairs), finding)
+
+    def _mended(self, done: optimizers.Mended | None, finding: Finding) -> bool:
+        if done is None:
+            return False
+        self._tell(finding, done.what, done.old, done.new, done.nbytes, done.undo)
+        return True
+
+    def _tell(
+        self, finding: Finding, what: str, old: str, new: str, nbytes: int, undo: Undo | None, replaces: bool = False
+    ) -> None:
+        """Note a repair; announce it the first time, and once more where it costs a copy again and again."""
+        made = Repair(finding.rule, _name_of(finding), what, finding.site, old, new, undo=undo, replaces=replaces)
+        repair = self._report.kept_repairs.take(made)
+        repair.again(nbytes, finding.last_step)
+        self._report.price(finding, (("repairs", repair.count), ("repair_bytes", repair.nbytes)))
+        if repair is made:
+            log.info("%s repaired %s at %s: %s (%s -> %s)", finding.rule, repair.name, finding.site, what, old, new)
+            size = f", {size_text(nbytes)}" if nbytes else ""
+            more = f"\n  repaired: {repair.name}: {what}{size}"
+            self._softly.tell(finding, more + ("; report.undo() takes it back" if undo is not None else ""))
+        elif repair.copies == _COSTLY and not repair.is_lasting and finding.severity is not Severity.ADVICE:
+            self._softly.tell(finding, f"\n  the repair costs a copy each time: {repair.price}")
+
+
+def _name_of(finding: Finding) -> str:
+    return finding.subjects[0].name if finding.subjects else finding.key or finding.name
+
+
+def _short(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _bind_variables(change: Change, event: CallRefused) -> Undo | None:
+    """Let the user's variables hold what was moved or cast, where that is certain; takes it back."""
+    undos: list[Undo] = []
+    for old, new in change.replaced:
+        names = [operand.expression for operand in event.operands if operand.tensor is old]
+        undo = variables.rebind(names[0] if names else None, event.frame, old, new)
+        if undo is not None:
+            undos.append(undo)
+    if not undos:
+        return None
+
+    def undo_all() -> None:
+        for undo in undos:
+            undo()
+
+    return undo_all

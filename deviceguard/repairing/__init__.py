@@ -1,0 +1,1 @@
+"""Carries out remedies: on the operands of a call, on modules, on optimizers. Knows no rule."""

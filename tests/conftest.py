@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs torch_xla where that is not installed."""
+    if importlib.util.find_spec("torch_xla") is not None:
+        return
+    missing = pytest.mark.skip(reason="torch_xla is not installed; tox -e xla installs it")
+    for item in items:
+        if item.get_closest_marker("xla") is not None:
+            item.add_marker(missing)
 
 
 @pytest.fixture(autouse=True)

@@ -96,7 +96,7 @@ class HostFallbackOp(Rule):
             f"{habit.call}() needs {habit.detail}, which this device lacks: it ran on the host in {habit.steps} "
             f"of {self._habits.watched} steps watched. Each time the graph so far is run, its values come to the host "
             "and the result goes back.",
-            f"write it with operations the device has ({habit.detail} has no lowering), or compute it outside of the step",
+            f"write it with other operations ({habit.detail} has no lowering), or compute it outside of the step",
             [Subject(habit.detail, "operation")],
             site=habit.site,
             count=newly(habit),

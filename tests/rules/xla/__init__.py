@@ -1,0 +1,1 @@
+"""On a real XLA device, which may be the CPU."""

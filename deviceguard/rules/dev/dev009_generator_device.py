@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends.devices import backend_of, same
-from deviceguard.events import CallFailed, LoaderStarted
+from deviceguard.events import CallFailed, Event, LoaderStarted
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.phrases import site_of_call
+from deviceguard.remedies import DrawElsewhere, Remedy
 from deviceguard.rules.rule import Rule, on
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class GeneratorDevice(Rule):
         import torch.utils.data
 
         data = torch.utils.data.TensorDataset(torch.randn(16, 4))
-        torch.set_default_device("cuda")
-        for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, shuffle=True):
-            batch.sum()
+        with torch.device("cuda"):
+            for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, shuffle=True):
+                batch.sum()
 
     Use instead:
         import torch.utils.data
@@ -85,6 +86,12 @@ class GeneratorDevice(Rule):
             fix = f"make it there: torch.Generator(device={_target(event, default)!r})"
             subjects.append(Subject(name, "generator", device=where))
         yield self.finding(message, fix, subjects, site=site_of_call(event))
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """A sampler draws on the host; elsewhere a generator on the wanted device, of the same seed, takes over."""
+        if not isinstance(event, CallFailed):
+            return None
+        return DrawElsewhere(for_host=_generator_in(event)[1])
 
     @on(LoaderStarted)
     def started(self, event: LoaderStarted) -> Iterator[Finding]:

@@ -81,7 +81,7 @@ class InputDtype(Rule):
             yield from self._for_function(event)
 
     def remedy(self, event: Event) -> Remedy | None:
-        """A floating input is cast to the dtype of the module's parameters; without a module it is not certain which."""
+        """A floating input is cast to the dtype of its module's parameters; without a module it is unsure."""
         module = event.module if isinstance(event, CallFailed) else None
         home = floating_dtype_of(module) if module is not None else None
         return CastOperands(home) if home is not None else None
@@ -117,8 +117,8 @@ class InputDtype(Rule):
             return
         name, second = (o.expression or o.role for o in (odd, other))
         yield self.finding(
-            f"{name} is {short(odd.tensor.dtype)} and {second} is {short(other.tensor.dtype)}, but {event.callee} takes "
-            f"operands of one dtype.{how_it_came(odd, event)}{_numpy(odd)}",
+            f"{name} is {short(odd.tensor.dtype)} and {second} is {short(other.tensor.dtype)}, but {event.callee} "
+            f"takes operands of one dtype.{how_it_came(odd, event)}{_numpy(odd)}",
             _fix(name, short(other.tensor.dtype)),
             [self.context.subjects.tensor(name, odd.tensor), self.context.subjects.tensor(second, other.tensor)],
             site=site_of_call(event),

@@ -101,7 +101,7 @@ class LossDtype(Rule):
         if event.kind == "backward" and self._mixed is not None:
             name, wanted, site = self._mixed
             yield self.finding(
-                f"{name} has another dtype than the input of the loss ({wanted}), and the backward pass refuses the mix.",
+                f"{name} has another dtype than the input of the loss ({wanted}), and its backward refuses the mix.",
                 f"cast it where it is made: {name}.to(torch.{wanted})",
                 site=site,
                 key="backward",

@@ -1,4 +1,4 @@
-"""Writes docs/rules/ from the rule classes: one page a rule, and the catalogue.
+"""Writes the pages that say what stands in the code: docs/rules/ from the rule classes, docs/settings.md.
 
 python scripts/generate_docs.py            # write what has changed
 python scripts/generate_docs.py --check    # write nothing; exit status 1 when a page is not current
@@ -7,6 +7,8 @@ python scripts/generate_docs.py --check    # write nothing; exit status 1 when a
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import inspect
 import pathlib
 import re
 import sys
@@ -15,10 +17,28 @@ from collections.abc import Iterator
 from deviceguard.rules.page import EXAMPLE_SECTIONS, Page, page_of
 from deviceguard.rules.registry import FOLDER, SECTIONS, families, rule_classes, rule_files
 from deviceguard.rules.rule import Rule
+from deviceguard.settings import Settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TARGET = ROOT / "docs" / "rules"
-NOTE = "<!-- Written by scripts/generate_docs.py from the rule's class. Change it there. -->\n"
+TARGET = ROOT / "docs"
+NOTE = "<!-- Written by scripts/generate_docs.py from the code. Change it there. -->\n"
+SETTINGS = """
+A setting is a keyword argument (`deviceguard.watch(sync_share=0.5)`), an environment variable
+(`DEVICEGUARD_SYNC_SHARE=0.5`; `DEVICEGUARD` alone is the policy), or a key of `[tool.deviceguard]` in the nearest
+`pyproject.toml`. The first of these that has it wins. `deviceguard run` takes the common ones as options. An unknown
+name, rule or value is an error that names the closest match.
+
+```toml
+[tool.deviceguard]
+ignore = ["SYN001"]
+sync_share = 0.5
+```
+
+Codes are given as families or single rules, in text or in a list: `"DEV,OPT001"`, `["DEV", "OPT001"]`.
+
+| setting | default | meaning |
+| --- | --- | --- |
+"""
 
 
 def main() -> int:
@@ -38,26 +58,45 @@ def main() -> int:
 def stale(folder: pathlib.Path) -> list[pathlib.Path]:
     """The files that are missing, too many, or other than they would be written now."""
     wanted = pages()
-    present = {path.name for path in folder.glob("*.md")}
-    differing = {name for name, text in wanted.items() if name not in present or _read(folder / name) != text}
+    present = {path.relative_to(folder).as_posix() for path in [*folder.glob("rules/*.md"), folder / "settings.md"]}
+    differing = {name for name, text in wanted.items() if _read(folder / name) != text}
     return [folder / name for name in sorted(differing | (present - wanted.keys()))]
 
 
 def write(folder: pathlib.Path) -> None:
     """Bring the folder up to date; unchanged files are left alone."""
     wanted = pages()
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rules").mkdir(parents=True, exist_ok=True)
     for path in stale(folder):
-        if path.name in wanted:
-            path.write_text(wanted[path.name], encoding="utf-8")
-        else:
+        text = wanted.get(path.relative_to(folder).as_posix())
+        if text is None:
             path.unlink()
+        else:
+            path.write_text(text, encoding="utf-8")
 
 
 def pages() -> dict[str, str]:
-    """File name and text of every page."""
+    """Path below docs/ and text of every page."""
     rules = rule_classes()
-    return {"index.md": catalogue(rules)} | {f"{rule.code}.md": rule_page(rule) for rule in rules}
+    own = {f"rules/{rule.code}.md": rule_page(rule) for rule in rules}
+    return {"rules/index.md": catalogue(rules), "settings.md": settings_page(), **own}
+
+
+def settings_page() -> str:
+    """All settings with their defaults and meanings."""
+    meanings = dict(re.findall(r"^    +(\w+): (.*(?:\n {12}.*)*)", inspect.getdoc(Settings) or "", re.MULTILINE))
+    rows = [
+        f"| `{field.name}` | {shown(field.default)} | {markdown(' '.join(meanings[field.name].split()))} |"
+        for field in dataclasses.fields(Settings)
+    ]
+    return "\n".join([NOTE, "# Settings", SETTINGS.rstrip("\n"), *rows]) + "\n"
+
+
+def shown(default: object) -> str:
+    """A default as a person would write it."""
+    if isinstance(default, tuple):
+        return f"`{','.join(default)}`" if default else ""
+    return "" if default is None else f"`{default}`"
 
 
 def catalogue(rules: list[type[Rule]]) -> str:
@@ -127,7 +166,7 @@ def markdown(text: str) -> str:
 
 
 def _read(path: pathlib.Path) -> str:
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 if __name__ == "__main__":

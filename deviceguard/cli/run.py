@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +12,7 @@ import click
 
 from deviceguard.cli.supervision import Supervision
 from deviceguard.cli.target import CannotRun, find_module, find_script
+from deviceguard.errors import SettingsError
 from deviceguard.settings import load
 
 
@@ -28,6 +31,8 @@ def run(target: tuple[str, ...], is_module: bool, quiet: bool, **given: Any) -> 
     What follows the script belongs to the script. Its exit status is the one of this command.
     """
     settings = load(given)
+    if settings.json is not None:
+        _check_writable(pathlib.Path(settings.json))
     find = find_module if is_module else find_script
 
     def execute() -> None:
@@ -38,3 +43,14 @@ def run(target: tuple[str, ...], is_module: bool, quiet: bool, **given: Any) -> 
             sys.exit(problem.status)
 
     return execute
+
+
+def _check_writable(path: pathlib.Path) -> None:
+    """Complain now and not after hours of training.
+
+    Raises:
+        SettingsError: no file can be written there.
+    """
+    folder = next((parent for parent in path.parents if parent.exists()), path.parent)
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingsError(f"The report cannot be written to {str(path)!r}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 import sys
@@ -49,7 +50,7 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
         "count": finding.count,
         "first_step": finding.first_step,
         "last_step": finding.last_step,
-        "cost": dict(finding.cost),
+        "cost": {name: value if math.isfinite(value) else None for name, value in finding.cost},
     }
 
 

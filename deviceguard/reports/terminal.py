@@ -89,7 +89,7 @@ def _head(findings: list[Finding], steps: int, is_told: bool) -> Text:
     parts = [_counted(counts[severity], severity.value) for severity in Severity if counts[severity]]
     found = ", ".join(parts) or "nothing found"
     watched = f" in {_counted(steps, 'training step')}" if steps else ""
-    above = " (told above)" if is_told else ""
+    above = (" (told above)" if len(findings) == 1 else " (one told above)") if is_told else ""
     return _text(("deviceguard: ", "bold"), (found, "bold" if parts else ""), (watched, ""), (above, "dim"))
 
 

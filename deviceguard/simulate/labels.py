@@ -24,8 +24,17 @@ quiet = torch._C.DisableTorchFunction
 
 ATTRIBUTE = "_deviceguard_allocation"
 
-_storage_of: Callable[[Tensor], Any] = torch._C.TensorBase.untyped_storage
+_untyped_storage: Callable[[Tensor], Any] = torch._C.TensorBase.untyped_storage
+_ORDINARY = frozenset({Tensor, torch.nn.Parameter})
 _NO_STORAGE = (NotImplementedError, RuntimeError)
+
+
+def _storage_of(tensor: Tensor) -> Any:
+    """The storage of a tensor, past the ``__torch_function__`` of its class: asking must not be seen by it."""
+    if type(tensor) in _ORDINARY:
+        return _untyped_storage(tensor)
+    with torch._C.DisableTorchFunctionSubclass():
+        return _untyped_storage(tensor)
 
 
 class Allocation:

@@ -1,0 +1,154 @@
+"""PyTorch's own catalogue of operations, under simulation and on the CPU: same bits, right labels.
+
+``DIFFERENCES`` is the whole list of operations for which that does not hold.
+"""
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from deviceguard.simulate import simulate
+
+pytest.importorskip("expecttest")
+op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
+module_db = pytest.importorskip("torch.testing._internal.common_modules").module_db
+optim_db = pytest.importorskip("torch.testing._internal.common_optimizers").optim_db
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+#: Operations that differ, and why.
+DIFFERENCES = {
+    "histogram": "has no CUDA kernel: refused as there",
+    "histogramdd": "has no CUDA kernel: refused as there",
+    "tensor_split": "wants host indices, which this test moves to the device: refused as there",
+    "linalg.lstsq": "the CPU kernel itself gives other bits when called twice",
+    "nn.functional.linear_cross_entropy.chunked": "a Python kernel whose inside is not seen mixes labels",
+}
+#: Operations whose result is uninitialised memory.
+UNINITIALISED = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
+
+
+def tensors(value):
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def bits(tensor):
+    """The values in a form that compares NaNs too."""
+    dense = tensor.detach()
+    if dense.layout is not torch.strided:
+        dense = dense.to_dense()
+    return dense.to(torch.complex128) if dense.is_complex() else dense.to(torch.float64)
+
+
+def same(one, two):
+    return len(one) == len(two) and all(
+        left.dtype == right.dtype and torch.allclose(bits(left), bits(right), rtol=0, atol=0, equal_nan=True)
+        for left, right in zip(one, two, strict=True)
+    )
+
+
+def run(op, sample, device):
+    def moved(value):
+        if isinstance(value, torch.Tensor):
+            return value.detach().clone().to(device).requires_grad_(value.requires_grad)
+        return device if value == "cpu" else value
+
+    given, args, kwargs = tree_map(moved, (sample.input, sample.args, sample.kwargs))
+    torch.manual_seed(0)
+    results = tensors(op(given, *args, **kwargs))
+    leaves = [leaf for leaf in tensors((given, args, kwargs)) if leaf.requires_grad]
+    roots = [result for result in results if result.requires_grad and result.layout is torch.strided]
+    gradients = []
+    if leaves and roots:
+        sums = [(root.abs() if root.is_complex() else root).sum() for root in roots]
+        gradients = [grad for grad in torch.autograd.grad(sums, leaves, allow_unused=True) if grad is not None]
+    return results + gradients
+
+
+def samples_of(op):
+    dtype = next((kind for kind in (torch.float32, torch.int64) if kind in op.dtypes), None)
+    if dtype is None:
+        return []
+    wants = op.supports_autograd and dtype.is_floating_point
+    return list(op.sample_inputs("cpu", dtype, requires_grad=wants))[:3]
+
+
+@pytest.mark.parametrize("op", op_db, ids=lambda op: op.name + op.variant_test_name)
+def test_operation(op):
+    """Bit-equal results and gradients, all on the device."""
+    name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+    if op.name in UNINITIALISED or op.name in DIFFERENCES or name in DIFFERENCES:
+        pytest.skip(DIFFERENCES.get(op.name, DIFFERENCES.get(name, "uninitialised")))
+    for sample in samples_of(op):
+        try:
+            plain = run(op, sample, "cpu")
+        except Exception:  # noqa: S112 - a sample for another build
+            continue
+        with simulate("cuda"):
+            found = run(op, sample, "cuda")
+            assert all(tensor.is_cuda for tensor in found)
+            host = [tensor.cpu() for tensor in found]
+        assert same(plain, host)
+
+
+@pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
+def test_module(info):
+    """Modules and the gradients of their parameters."""
+
+    def run_module(given, device):
+        def moved(value):
+            return value.detach().clone().to(device) if isinstance(value, torch.Tensor) else value
+
+        torch.manual_seed(0)
+        module = info.module_cls(*given.constructor_input.args, **given.constructor_input.kwargs).to(device)
+        args, kwargs = tree_map(moved, (given.forward_input.args, given.forward_input.kwargs))
+        results = tensors(module(*args, **kwargs))
+        roots = [result.sum() for result in results if result.requires_grad]
+        parameters = list(module.parameters())
+        if roots and parameters:
+            sum(roots).backward()
+        return results + [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+    for given in info.module_inputs_func(info, "cpu", torch.float32, False, True)[:3]:
+        if given.forward_input is None:
+            continue
+        try:
+            plain = run_module(given, "cpu")
+        except Exception:  # noqa: S112 - an input that the module itself refuses
+            continue
+        with simulate("cuda"):
+            found = run_module(given, "cuda")
+            assert all(tensor.is_cuda for tensor in found)
+            host = [tensor.cpu() for tensor in found]
+        assert same(plain, host)
+
+
+@pytest.mark.parametrize("info", optim_db, ids=lambda info: info.optim_cls.__name__)
+def test_optimizer(info):
+    """Three steps of every configuration."""
+
+    def run_optimizer(given, device):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).to(device)
+        matrices = info.optim_cls.__name__ == "Muon"
+        chosen = [parameter for parameter in net.parameters() if parameter.dim() == 2 or not matrices]
+        optimizer = info.optim_cls(chosen, **given.kwargs)
+        x = torch.randn(5, 4, device=device)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = net(x).square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+        return [parameter.detach().cpu() for parameter in net.parameters()]
+
+    for given in info.optim_inputs_func("cpu"):
+        try:
+            plain = run_optimizer(given, "cpu")
+        except Exception:  # noqa: S112 - a configuration that the CPU refuses
+            continue
+        with simulate("cuda"):
+            assert same(plain, run_optimizer(given, "cuda"))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar
 
+import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
-from torch.utils._device import DeviceContext
 
 from deviceguard.backends.devices import tracings
 from deviceguard.backends.tracing import GraphCounts, Tracing
@@ -112,7 +112,10 @@ class StepMarkers(Source):
         if state.last is None:
             self._begin(tracing)
             return 0
-        return max(0, tracing.counts().since(state.last).graphs - state.on_purpose)
+        now = tracing.counts()
+        if now.markers < state.last.markers:  # the program has cleared its counters
+            state.last, state.fallbacks = GraphCounts(), {}
+        return max(0, now.since(state.last).graphs - state.on_purpose)
 
     def _note(self, tracing: Tracing, early: int, recorder: Recorder | None, form: str) -> None:
         state = self._state
@@ -192,10 +195,11 @@ def _form(tracing: Tracing, frame: FrameType | None) -> str:
 def _put_below(mode: TorchFunctionMode) -> None:
     """Put a mode under all others of this thread, so that the program's own enter and leave in their order.
 
-    PyTorch keeps the mode of ``torch.set_default_device`` at the very bottom.
+    Only the mode of ``torch.set_default_device`` stays below it: PyTorch insists on finding that at the very bottom.
     """
     above = [_pop_mode() for _ in _get_current_function_mode_stack()]
-    if above and isinstance(above[-1], DeviceContext):
+    default_device = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    if above and above[-1] is default_device:
         _push_mode(above.pop())
     _push_mode(mode)
     for other in reversed(above):

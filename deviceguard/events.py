@@ -525,15 +525,38 @@ class ArraysConverted(Event):
     seconds: float | None = None
 
 
+@dataclasses.dataclass(slots=True, frozen=True)
+class LoaderFacts:
+    """A ``DataLoader``, described; the loader itself may be gone while it is iterated over.
+
+    Attributes:
+        number: the same for all iterations over one loader.
+        workers: number of worker processes.
+        pins: True where it puts batches into pinned memory.
+        batch_size: its ``batch_size``; None where batches come from the sampler or the data set.
+        dataset: class name of the data set.
+        forks: True where its workers are forked.
+    """
+
+    number: int
+    workers: int
+    pins: bool
+    batch_size: int | None
+    dataset: str
+    forks: bool
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class LoaderStarted(Event):
     """Iteration over a ``DataLoader`` begins.
 
     Attributes:
         loader: the loader.
+        facts: what is known of it.
     """
 
     loader: torch.utils.data.DataLoader[Any]
+    facts: LoaderFacts
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -541,12 +564,14 @@ class BatchFetched(Event):
     """A ``DataLoader`` gave its next batch.
 
     Attributes:
-        loader: the loader.
+        loader: the loader; None for one that was made for the loop only and is gone.
+        facts: what is known of it.
         batch: what it gave.
         seconds: how long the program waited for it.
     """
 
-    loader: torch.utils.data.DataLoader[Any]
+    loader: torch.utils.data.DataLoader[Any] | None
+    facts: LoaderFacts
     batch: Any
     seconds: float
 
@@ -556,11 +581,11 @@ class LoaderFailed(Event):
     """A ``DataLoader`` raised while it fetched a batch.
 
     Attributes:
-        loader: the loader.
+        facts: what is known of the loader.
         error: what it raised; PyTorch puts a worker's traceback into its text.
     """
 
-    loader: torch.utils.data.DataLoader[Any]
+    facts: LoaderFacts
     error: BaseException
 
 

@@ -93,6 +93,8 @@ class PlainLoader(Rule):
     def fetched(self, event: BatchFetched) -> Iterator[Finding]:
         """A loader gave a batch."""
         tracing, self._stepped = self._stepped, None
+        if event.loader is None:
+            return
         last, self._last = self._last, weakref.ref(event.loader)
         if tracing is None or last is None or last() is not event.loader or _is_wrapped(tracing):
             return

@@ -1,0 +1,1 @@
+"""PIP: the input pipeline, and how busy the device is."""

@@ -96,9 +96,15 @@ class StepCounterDevice(Rule):
         )
 
 
+_ON_HOST_BY_DEFAULT = frozenset({"Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
+"""The optimizers that keep ``step`` on the host unless they are told otherwise (ASGD does not)."""
+
+
 def _counters_on_device(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     import torch
 
+    if not any(cls.__name__ in _ON_HOST_BY_DEFAULT for cls in type(optimizer).__mro__):
+        return
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused") or "capturable" not in group:
             continue

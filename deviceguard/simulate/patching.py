@@ -18,7 +18,7 @@ class Patches:
         """Replace an attribute of a module or class; an inherited one is shadowed and uncovered again."""
         before = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
-        self._undo.append(lambda: delattr(owner, name) if before is _ABSENT else setattr(owner, name, before))
+        self._undo.append(lambda: _put_back(owner, name, before))
 
     def set_existing(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute that some versions of PyTorch do not have; where it is missing, do nothing."""
@@ -39,3 +39,13 @@ class Patches:
         """Put everything back."""
         while self._undo:
             self._undo.pop()()
+
+
+def _put_back(owner: Any, name: str, before: Any) -> None:
+    """Put an attribute back; a patch that was given up meanwhile is marked with what it stood for."""
+    while (retired := getattr(before, "_retired", None)) is not None:
+        before = retired[0] if retired else _ABSENT
+    if before is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)

@@ -36,7 +36,8 @@ aten::copy_ aten::_to_copy aten::copy aten::_copy_from aten::_copy_from_and_resi
 aten::_has_compatible_shallow_copy_type aten::is_same_size aten::empty_like aten::zeros_like aten::ones_like
 aten::full_like aten::rand_like aten::randn_like aten::randint_like aten::new_empty aten::new_zeros aten::new_ones
 aten::new_full aten::new_empty_strided aten::result_type aten::is_set_to aten::_foreach_copy_ aten::view_as
-aten::expand_as aten::reshape_as aten::_pin_memory aten::is_pinned
+aten::expand_as aten::reshape_as aten::_pin_memory aten::is_pinned aten::as_strided_scatter
+aten::diagonal_scatter
 """
 CROSSING = frozenset(CROSSING_TEXT.split())
 
@@ -70,13 +71,18 @@ RENAMED: dict[str, tuple[str, dict[str, str]]] = {
     "aten::stack": ("cat", {}),
     "aten::_stack": ("cat", {}),
     "aten::mv": ("addmv_", {}),
+    "aten::masked_scatter": ("_masked_scatter_", {}),
     "aten::complex": ("out_complex_out", {}),
     "aten::polar": ("out_polar_out", {}),
     "aten::linalg_lstsq": ("out_linalg_lstsq_out", {}),
 }
 ADDCMUL = frozenset({"aten::addcmul", "aten::addcmul_"})
 #: Element-wise kernels that take no 0-dim host tensor.
-NO_SCALARS = frozenset({"aten::addcdiv", "aten::addcdiv_"})
+NO_SCALARS_TEXT = """
+aten::addcdiv aten::addcdiv_ aten::logical_and aten::logical_or aten::logical_xor aten::logical_and_ aten::logical_or_
+aten::logical_xor_
+"""
+NO_SCALARS = frozenset(NO_SCALARS_TEXT.split())
 
 
 def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
@@ -189,12 +195,12 @@ def _check_indexing(name: str, operands: list[Operand]) -> torch.device | None:
 
 def _check_masked_fill(operands: list[Operand]) -> torch.device | None:
     home = operands[0][2]
+    if home is None and operands[-1][0] == "value" and operands[-1][2] is not None:
+        raise RuntimeError("masked_fill_: Expected inputs to be on same device")
     for argument, _, label in operands[1:]:
         if argument == "mask" and label != home:
             raise RuntimeError(
                 "expected self and mask to be on the same device, but got mask on "
                 f"{text_of(label)} and self on {text_of(home)}"
             )
-        if argument == "value" and home is None:
-            raise RuntimeError("masked_fill_: Expected inputs to be on same device")
     return home

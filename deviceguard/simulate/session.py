@@ -31,6 +31,7 @@ from deviceguard.simulate import (
     serialization,
     threads,
 )
+from deviceguard.simulate.errors import not_simulated
 from deviceguard.simulate.memory import DeviceMemory
 from deviceguard.simulate.mode import SimulationMode
 from deviceguard.simulate.patching import Patches
@@ -109,10 +110,9 @@ def _start(spec: Spec, memory: int | None) -> _Session:
 
 
 def _install(patches: Patches, mode: SimulationMode, books: DeviceMemory, spec: Spec) -> None:
-    if spec.type == "cuda":
-        cuda_api.install(patches, books)
-    else:
-        importlib.import_module("deviceguard.simulate.xla_api").install(patches, books)
+    if spec.type != "cuda":
+        not_simulated(f"the device type {spec.type!r}")
+    cuda_api.install(patches, books)
     accelerator_api.install(patches, books)
     for name, value in autocast.replacements().items():
         patches.set_existing(torch, name, value)

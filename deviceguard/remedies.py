@@ -108,6 +108,19 @@ class Rebind(Remedy):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class TakeOver(Remedy):
+    """Give an optimizer the parameters a wrapper made of all that it holds.
+
+    Attributes:
+        optimizer: the optimizer.
+        live: the parameters.
+    """
+
+    optimizer: Optimizer
+    live: Sequence[torch.Tensor]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class CallRefused(CallFailed):
     """A torch function refused its operands, and the call may still be made again with others.
 

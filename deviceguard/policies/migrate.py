@@ -12,7 +12,7 @@ from deviceguard.findings import Finding, Severity
 from deviceguard.policies.policy import Policy
 from deviceguard.policies.warn import WarnPolicy
 from deviceguard.remedies import CallRefused, Remedy
-from deviceguard.repairing import modules, operands, optimizers, variables
+from deviceguard.repairing import generators, modules, operands, optimizers, variables
 from deviceguard.repairing.constants import Constants
 from deviceguard.repairing.modules import Moved
 from deviceguard.repairing.operands import Change
@@ -41,6 +41,7 @@ class MigratePolicy(Policy):
         self._report = Report()
         self._rules: Mapping[str, Rule] = {}
         self._constants = Constants()
+        self._generators = generators.Twins()
         self._ways: dict[type[Remedy], Callable[[Any, Finding, Any], bool]] = {
             remedies.MoveOperands: self._move_operands,
             remedies.MoveToHost: self._move_to_host,
@@ -49,6 +50,8 @@ class MigratePolicy(Policy):
             remedies.MoveStrays: self._move_strays,
             remedies.MoveState: self._move_state,
             remedies.Rebind: self._rebind,
+            remedies.TakeOver: self._take_over,
+            remedies.DrawElsewhere: self._draw_elsewhere,
         }
 
     def attach(self, report: Report, rules: Mapping[str, Rule]) -> None:  # noqa: D102
@@ -82,7 +85,7 @@ class MigratePolicy(Policy):
     def _may(self, remedy: Remedy | None, event: Event) -> bool:
         if isinstance(event, CallRefused):
             return event.again is None and not is_in_placed_model(event.traceback)
-        return isinstance(remedy, remedies.MoveState | remedies.Rebind)
+        return isinstance(remedy, remedies.MoveState | remedies.Rebind | remedies.TakeOver)
 
     # Remedies for a call that was refused
 
@@ -98,6 +101,18 @@ class MigratePolicy(Policy):
     def _cast_operands(self, remedy: remedies.CastOperands, finding: Finding, event: CallRefused) -> bool:
         change = operands.cast(event.args, event.kwargs, remedy.dtype)
         return self._call_with(change, "cast to {new} before the call", finding, event)
+
+    def _draw_elsewhere(self, remedy: remedies.DrawElsewhere, finding: Finding, event: CallRefused) -> bool:
+        if remedy.for_host:
+            again, where = generators.on_host(event.args, event.kwargs), "on the host, for the sampler"
+        else:
+            again = self._generators.twin_call(event.args, event.kwargs, str(event.error))
+            where = "with a generator of the same seed on the device"
+        if again is None:
+            return False
+        event.again = again
+        event.settle = lambda good: self._tell(finding, f"drawn {where}", "", "", 0, None) if good else None
+        return True
 
     def _call_with(self, change: Change | None, what: str, finding: Finding, event: CallRefused) -> bool:
         if change is None or not change.replaced:
@@ -141,6 +156,9 @@ class MigratePolicy(Policy):
 
     def _rebind(self, remedy: remedies.Rebind, finding: Finding, event: Event) -> bool:
         return self._mended(optimizers.rebind(remedy.optimizer, remedy.pairs), finding)
+
+    def _take_over(self, remedy: remedies.TakeOver, finding: Finding, event: Event) -> bool:
+        return self._mended(optimizers.take_over(remedy.optimizer, remedy.live), finding)
 
     def _mended(self, done: optimizers.Mended | None, finding: Finding) -> bool:
         if done is None:

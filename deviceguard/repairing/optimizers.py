@@ -117,6 +117,29 @@ def rebind(optimizer: Optimizer, pairs: Sequence[tuple[torch.Tensor, torch.Tenso
     )
 
 
+def take_over(optimizer: Optimizer, live: Sequence[torch.Tensor]) -> Mended | None:
+    """Put in the parameters a wrapper has made of all those the optimizer holds.
+
+    Only for an optimizer with one group and no state, and where not an element more or less is there.
+    """
+    groups = optimizer.param_groups
+    if not is_stock(optimizer) or len(groups) != 1 or optimizer.state or not live:
+        return None
+    held = list(groups[0]["params"])
+    if sum(p.numel() for p in held) != sum(p.numel() for p in live):
+        return None
+    groups[0]["params"][:] = live
+
+    def undo() -> None:
+        for parameter in live:
+            optimizer.state.pop(parameter, None)
+        groups[0]["params"][:] = held
+
+    return Mended(
+        "its group now holds the parameters of the model that is run", "the former ones", "live ones", 0, undo
+    )
+
+
 def _is_unambiguous(optimizer: Optimizer, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
     held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     ours = {id(old) for old, _ in pairs}

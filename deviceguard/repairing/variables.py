@@ -6,6 +6,7 @@ import ast
 import weakref
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -40,7 +41,7 @@ def rebind(name: str | None, frame: FrameType, old: torch.Tensor, new: torch.Ten
     held, former, dtype = weakref.ref(new), old.device, old.dtype
 
     def undo() -> None:
-        present: torch.Tensor | None = held()
+        present: Any = held()
         if present is not None and names.get(name) is present:
             names[name] = present.to(former, dtype)
 

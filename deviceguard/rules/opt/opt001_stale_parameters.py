@@ -6,11 +6,12 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from deviceguard.events import OptimizerStepped, OptimizerStepping
+from deviceguard.events import Event, OptimizerStepped, OptimizerStepping
 from deviceguard.findings import Finding, Severity
 from deviceguard.ledger.lineage import Stale, stale_pairs
 from deviceguard.ledger.values import gradient_of, versions_of
 from deviceguard.naming.phrases import listed, made_at
+from deviceguard.remedies import Rebind, Remedy, TakeOver
 from deviceguard.rules.rule import Rule, on
 
 if TYPE_CHECKING:
@@ -93,6 +94,16 @@ class StaleParameters(Rule):
             self._later.discard(event.optimizer)
             yield from self._judge(event.optimizer)
 
+    def remedy(self, event: Event) -> Remedy | None:
+        """Before the step the optimizer is given the live parameters."""
+        if not isinstance(event, OptimizerStepping):
+            return None
+        unowned = self.context.ledger.unowned_with_gradient()
+        pairs = stale_pairs(self.context.ledger, event.optimizer, unowned)
+        if pairs:
+            return Rebind(event.optimizer, [(pair.held, pair.live) for pair in pairs])
+        return TakeOver(event.optimizer, unowned)
+
     def _judge(self, optimizer: Optimizer) -> Iterator[Finding]:
         held = [p for group in optimizer.param_groups for p in group["params"]]
         idle = [p for p in held if p.is_leaf and gradient_of(p) is None]
@@ -138,7 +149,9 @@ class StaleParameters(Rule):
         if pair.relation == "converted":
             return f"the move or conversion in{line} made new parameters, and it holds the old ones."
         if pair.relation == "loaded":
-            return f"load_state_dict(assign=True) in{line} put new parameters into the model, and it holds the old ones."
+            return (
+                f"load_state_dict(assign=True) in{line} put new parameters into the model, and it holds the old ones."
+            )
         if pair.relation == "replaced":
             return f"it holds the former {ledger.former_name(pair.held)}, whose place was taken in{line}."
         copy = made_at(ledger.parameter(pair.held).made_at)

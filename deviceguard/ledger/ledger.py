@@ -23,6 +23,8 @@ from deviceguard.ledger.records import (
     ParameterRecord,
     StateRecord,
 )
+from deviceguard.ledger.tensors import parameters_of as parameters_of
+from deviceguard.ledger.tensors import tensors_in as tensors_in
 from deviceguard.ledger.values import gradient_of, storage_of
 from deviceguard.naming.frames import origin, outward, spot_of, user_frame
 from deviceguard.naming.objects import joined, variable_of
@@ -419,11 +421,6 @@ class Ledger:
         record.made_at = spot_of(user_frame())
 
 
-def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """The tensors of all param groups, in order."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 def _construction_frame(module: nn.Module) -> FrameType | None:
     """The user's frame that makes a module: the first beyond the constructors that are building it."""
     inside = True
@@ -435,17 +432,3 @@ def _construction_frame(module: nn.Module) -> FrameType | None:
         if origin(frame.f_code.co_filename) == "user":
             return frame
     return None
-
-
-def tensors_in(obj: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """The tensors of nested dicts, lists, tuples and modules."""
-    if isinstance(obj, torch.Tensor):
-        yield obj
-    elif isinstance(obj, torch.nn.Module):
-        yield from obj.parameters()
-    elif isinstance(obj, dict) and depth:
-        for value in obj.values():
-            yield from tensors_in(value, depth - 1)
-    elif isinstance(obj, list | tuple) and depth:
-        for value in obj:
-            yield from tensors_in(value, depth - 1)

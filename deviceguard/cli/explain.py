@@ -18,10 +18,10 @@ _WIDEST = 100
 _ROLE = re.compile(r":\w+:`~?([^`]+)`")
 
 
-@click.command()
+@click.command(short_help="Explain one rule or a family.")
 @click.argument("rule", metavar="RULE")
 def explain(rule: str) -> None:
-    """Explain a rule: what it catches, why it hurts, an example, the fix.
+    """Explain a rule: what it catches, why it hurts, an example, the corrected example.
 
     RULE is a code (OPT001), a name (stale-parameters) or a family (OPT).
     """

@@ -25,19 +25,19 @@ class LateSession:
 
     Args:
         settings: the settings in force.
+
+    Attributes:
+        report: what was found; empty where torch was never imported.
+        closed: True once the guard has judged and written its report.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.closed = False
+        self.report = Report()
         self._session: Session | None = None
         self._process = os.getpid()
         self._lock = threading.RLock()
-
-    @property
-    def report(self) -> Report:
-        """What was found; empty where torch was never imported."""
-        return self._session.report if self._session is not None else Report()
 
     @property
     def steps(self) -> int:
@@ -66,12 +66,13 @@ class LateSession:
         try:
             self._open()
         except Exception:
+            self.report.internal_errors += 1
             log.warning("deviceguard could not start; the run goes on without it", exc_info=True)
 
     def _open(self) -> None:
         from deviceguard.session import Session
 
-        session = Session(self.settings, whole_process=True)
+        session = Session(self.settings, whole_process=True, report=self.report)
         session.open()
         self._session = session
 

@@ -15,8 +15,19 @@ from deviceguard.cli.target import CannotRun, find_module, find_script
 from deviceguard.errors import SettingsError
 from deviceguard.settings import load
 
+_EXAMPLES = """\b
+Examples:
+  deviceguard run train.py --epochs 3
+  deviceguard run --simulate cuda -m project.train
+  deviceguard run --policy strict --ignore SYN --json findings.json train.py
+"""
 
-@click.command(context_settings={"allow_interspersed_args": False})
+
+@click.command(
+    short_help="Run a script or module under the guard.",
+    epilog=_EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("--policy", metavar="warn|strict|migrate", help="What to do with a finding.  [default: warn]")
 @click.option("--simulate", metavar="DEVICE", help="Simulate an accelerator: cuda, cuda:2, xla.")
 @click.option("--select", metavar="CODES", help="Rules or families that are on: DEV,OPT001.  [default: all]")
@@ -28,7 +39,8 @@ from deviceguard.settings import load
 def run(target: tuple[str, ...], is_module: bool, quiet: bool, **given: Any) -> Callable[[], None]:
     """Run a script, or with -m a module, under the guard.
 
-    What follows the script belongs to the script. Its exit status is the one of this command.
+    What follows the script belongs to the script, and its exit status is the one of this command: findings do not
+    change it, unless --policy strict raises one.
     """
     settings = load(given)
     if settings.json is not None:

@@ -35,7 +35,8 @@ class Schedulers(Source):
             with self._stepping as depth:
                 result = original(scheduler, *args, **kwargs)
             optimizer = getattr(scheduler, "optimizer", None)
-            if depth == 1 and optimizer is not None and SchedulerStepped in self.wanted:
+            by_program = getattr(scheduler, "_step_count", 2) > 1  # the constructor makes the first step
+            if depth == 1 and by_program and optimizer is not None and SchedulerStepped in self.wanted:
                 self.emit(SchedulerStepped(scheduler, optimizer))
             return result
 

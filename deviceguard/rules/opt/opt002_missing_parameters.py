@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
+    from torch.utils.weak import TensorWeakRef
 
 PATIENCE = 100
 """Steps after which parameters of an ordinary model are reported although some later optimizer might take them."""
@@ -30,13 +31,11 @@ class _Candidate:
         since: step in which it was first seen so.
         last: step in which it was last seen so.
         sample: elements read then; a hand-written update changes them.
-        finding: what to say at the end of the run, once it was seen twice.
     """
 
     since: int
     last: int
     sample: Sample | None
-    finding: Finding | None = None
 
 
 class MissingParameters(Rule):
@@ -93,7 +92,7 @@ class MissingParameters(Rule):
         from torch.utils.weak import WeakTensorKeyDictionary
 
         self._seen = WeakTensorKeyDictionary()
-        self._kept: list[Finding] = []
+        self._kept: dict[str, tuple[Finding, list[TensorWeakRef]]] = {}
         self._told: set[str] = set()
 
     @on(OptimizerStepping)
@@ -110,6 +109,8 @@ class MissingParameters(Rule):
         confirmed = [p for p in confirmed if id(p) not in explained]
         if not confirmed:
             return
+        from torch.utils.weak import TensorWeakRef
+
         self.context.ledger.search_heap_for_optimizers()
         owned = self.context.ledger.owned()
         for group in self._by_model([p for p in confirmed if id(p) not in owned]):
@@ -117,18 +118,17 @@ class MissingParameters(Rule):
             if finding.key not in self._told and self._is_urgent(group):
                 self._told.add(finding.key)
                 yield finding
-            for parameter in group:
-                self._seen[parameter].finding = finding
+            self._kept[finding.key] = (finding, [TensorWeakRef(p) for p in group])
 
     @on(RunEnded)
     def end(self, event: RunEnded) -> Iterator[Finding]:
         """What no later optimizer has taken."""
         self.context.ledger.search_heap_for_optimizers()
         owned = self.context.ledger.owned()
-        taken = {c.finding.key for p, c in self._seen.items() if c.finding and (id(p) in owned or _changed(p, c))}
-        kept = {finding.key: finding for finding in self._kept}
-        kept |= {c.finding.key: c.finding for c in self._seen.values() if c.finding}
-        yield from (f for key, f in kept.items() if key not in taken and key not in self._told)
+        for key, (finding, references) in self._kept.items():
+            alive = [p for p in (reference() for reference in references) if p is not None]
+            if key not in self._told and not any(id(p) in owned or _changed(p, self._seen[p]) for p in alive):
+                yield finding
 
     def _counts(self, parameter: torch.Tensor, optimizer: Optimizer) -> bool:
         """True for a parameter that ran in training mode and whose gradient nobody hands on."""

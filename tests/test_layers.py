@@ -89,7 +89,7 @@ def wrong_imports(part: str, tree: ast.AST) -> list[str]:
             continue
         if part == SIMULATION or (imported != SIMULATION and not may_import(part, imported)):
             wrong.append(f"line {line}: {part} imports {imported}")
-        if imported == SIMULATION and layer_of(part) < layer_of("guard"):
+        if imported == SIMULATION and layer_of(part) < layer_of("settings"):
             wrong.append(f"line {line}: {part} imports the simulation")
     return wrong
 
@@ -151,7 +151,7 @@ def test_every_part_has_a_layer():
         ("rules", "from deviceguard.sources.calls import Calls", True),
         ("sources", "def f():\n    from deviceguard.rules.registry import expand", True),
         ("simulate", "from deviceguard.events import Event", True),
-        ("session", "import deviceguard.simulate", True),
+        ("rules", "import deviceguard.simulate", True),
         ("findings", "from deviceguard import engine", True),
         ("rules", "if TYPE_CHECKING:\n    from deviceguard.context import Context", False),
         ("rules", "from deviceguard.findings import Finding", False),

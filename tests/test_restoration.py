@@ -7,6 +7,7 @@ import copy
 import pickle
 import sys
 import threading
+import time
 import warnings
 from typing import Any
 
@@ -23,14 +24,21 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import deviceguard
 from deviceguard.hub import HUB
+from deviceguard.simulate import streams
 from deviceguard.sources.all import SOURCES
+from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Source
+
+pytestmark = pytest.mark.filterwarnings("ignore::deviceguard.errors.DeviceGuardWarning")
 
 OWNERS: dict[str, Any] = {
     "builtins": builtins,
     "copy": copy,
+    "deviceguard.simulate.streams.Event": streams.Event,
+    "deviceguard.simulate.streams.Stream": streams.Stream,
     "pickle": pickle,
     "threading": threading,
+    "time": time,
     "torch": torch,
     "torch.Generator": torch.Generator,
     "torch.Tensor": torch.Tensor,
@@ -60,7 +68,6 @@ OWNERS: dict[str, Any] = {
     "torch.nn.utils": nn.utils,
     "torch.nn.utils.clip_grad": nn.utils.clip_grad,
     "torch.optim.Optimizer": torch.optim.Optimizer,
-    "torch.optim.lr_scheduler.LRScheduler": torch.optim.lr_scheduler.LRScheduler,
     "torch.optim.optimizer": optimizer_hooks,
     "torch.optim.swa_utils.AveragedModel": torch.optim.swa_utils.AveragedModel,
     "torch.random": torch.random,
@@ -68,31 +75,82 @@ OWNERS: dict[str, Any] = {
     "torch.utils.data": torch.utils.data,
     "torch.utils.data.DataLoader": torch.utils.data.DataLoader,
     "torch.utils.data.dataloader": torch.utils.data.dataloader,
+    "torch.utils.data.dataloader._BaseDataLoaderIter": torch.utils.data.dataloader._BaseDataLoaderIter,
     "warnings": warnings,
 }
 OWNERS |= {f"torch.optim.{c.__name__}": c for c in torch.optim.Optimizer.__subclasses__() if "optim" in c.__module__}
+OWNERS |= {
+    f"torch.optim.lr_scheduler.{name}": value
+    for name, value in vars(torch.optim.lr_scheduler).items()
+    if isinstance(value, type) and value.__module__ == "torch.optim.lr_scheduler"
+}
 SYSTEM = ("displayhook", "excepthook", "unraisablehook", "stdout", "stderr", "meta_path", "path_hooks")
 
 PATCHED = {
-    "torch.save",
+    "time.monotonic",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.perf_counter_ns",
+    "time.time",
+    "time.time_ns",
     "torch.Tensor.backward",
+    "torch.amp.GradScaler.scale",
+    "torch.amp.GradScaler.step",
+    "torch.amp.GradScaler.unscale_",
+    "torch.amp.GradScaler.update",
+    "torch.amp.autocast.__enter__",
+    "torch.autograd._engine_run_backward",
     "torch.autograd.backward",
     "torch.autograd.grad",
+    "torch.clear_autocast_cache",
+    "torch.jit.trace",
+    "torch.load",
     "torch.nn.Module.__init__",
     "torch.nn.Module.__setstate__",
     "torch.nn.Module._apply",
+    "torch.nn.Module._replicate_for_data_parallel",
     "torch.nn.Module.load_state_dict",
     "torch.nn.Module.state_dict",
     "torch.nn.Module.zero_grad",
     "torch.nn.Parameter.__deepcopy__",
     "torch.nn.modules.module._has_any_global_hook",
+    "torch.nn.parallel.DataParallel.__init__",
+    "torch.nn.parallel.DistributedDataParallel.__init__",
+    "torch.nn.utils.clip_grad.clip_grad_norm_",
+    "torch.nn.utils.clip_grad.clip_grad_value_",
+    "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
     "torch.optim.Optimizer.__init__",
     "torch.optim.Optimizer.__setstate__",
     "torch.optim.Optimizer.add_param_group",
     "torch.optim.Optimizer.load_state_dict",
+    "torch.optim.Optimizer.state_dict",
     "torch.optim.Optimizer.zero_grad",
+    "torch.optim.lr_scheduler.ChainedScheduler.step",
+    "torch.optim.lr_scheduler.CosineAnnealingWarmRestarts.step",
+    "torch.optim.lr_scheduler.LRScheduler.step",
+    "torch.optim.lr_scheduler.ReduceLROnPlateau.step",
+    "torch.optim.lr_scheduler.SequentialLR.step",
+    "torch.optim.swa_utils.AveragedModel.update_parameters",
+    "torch.save",
+    "torch.utils.data.DataLoader.__iter__",
+    "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
 }
 """Everything the sources replace. A new patch is added here by whoever writes it."""
+
+PATCHED_UNDER_SIMULATION = {
+    "deviceguard.simulate.streams.Event.query",
+    "deviceguard.simulate.streams.Event.synchronize",
+    "deviceguard.simulate.streams.Stream.query",
+    "deviceguard.simulate.streams.Stream.synchronize",
+    "torch.accelerator.empty_cache",
+    "torch.accelerator.synchronize",
+    "torch.cuda.empty_cache",
+    "torch.cuda.synchronize",
+}
+"""What they replace of a device that is there, shown by a simulated one."""
+
+PATCHED_BY_EACH_THREAD = {"torch.autograd._engine_run_backward"}
 
 HOOKED = {
     "torch.nn.modules.module._global_forward_hooks",
@@ -278,10 +336,9 @@ def test_inside_a_simulation(before):
 
 def test_simulation_inside_a_guard(before):
     with deviceguard.watch():
-        guarded = Snapshot()
         with deviceguard.simulate("cuda"):
             train()
-        Snapshot().assert_same(guarded)
+        train()
 
     Snapshot().assert_same(before)
 
@@ -319,7 +376,7 @@ def test_two_threads_share_what_is_installed(before):
     other_may_end.set()
     thread.join(30)
 
-    assert seen["inside"].differs_from(here) == set()
+    assert seen["inside"].differs_from(here) <= PATCHED_BY_EACH_THREAD
     assert still.differs_from(before) == here.differs_from(before)
     assert seen["modes"] == ([], [])
     Snapshot().assert_same(before)
@@ -423,6 +480,58 @@ def test_all_sources_together_replace_exactly_the_known_things(before):
     assert inside.differs_from(before) == PATCHED
     assert inside.hooked_since(before) == HOOKED
     Snapshot().assert_same(before)
+
+
+def test_under_simulation_they_replace_the_waits_of_the_device_as_well(before):
+    with deviceguard.simulate("cuda"):
+        simulated = Snapshot()
+        sources = [installed(cls) for cls in SOURCES]
+        inside = Snapshot()
+        for source in sources:
+            source.uninstall()
+        Snapshot().assert_same(simulated)
+
+    assert inside.differs_from(simulated) == PATCHED | PATCHED_UNDER_SIMULATION
+    Snapshot().assert_same(before)
+
+
+def test_every_object_a_source_touches_is_compared(monkeypatch):
+    touched = []
+    replace = Patches.replace
+
+    def recorded(patches: Patches, owner: Any, name: str, make: Any) -> None:
+        touched.append(owner)
+        replace(patches, owner, name, make)
+
+    monkeypatch.setattr(Patches, "replace", recorded)
+    with deviceguard.simulate("cuda"):
+        for source in [installed(cls) for cls in SOURCES]:
+            source.uninstall()
+    compared = {id(owner) for owner in OWNERS.values()}
+
+    assert [owner for owner in touched if id(owner) not in compared] == []
+
+
+def test_patches_of_two_threads_may_end_in_any_order(before):
+    first, second = installed_patch("first"), installed_patch("second")
+    first.restore()
+    assert nn.Module.zero_grad.__name__ == "second"
+    second.restore()
+
+    Snapshot().assert_same(before)
+
+
+def installed_patch(name: str) -> Patches:
+    def make(original: Any) -> Any:
+        def patched(*args: Any) -> Any:
+            return original(*args)
+
+        return patched
+
+    patches = Patches()
+    patches.replace(nn.Module, "zero_grad", make)
+    nn.Module.zero_grad.__name__ = name
+    return patches
 
 
 def installed(cls: type[Source]) -> Source:

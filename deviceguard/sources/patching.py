@@ -14,7 +14,8 @@ class Patches:
     """The replaced attributes of one source.
 
     A patch that somebody else has wrapped since cannot be taken out from under them. It is left in place; the wrapped
-    function still calls the original, and the source's ``emit`` no longer reaches anybody.
+    function still calls the original, and the source's ``emit`` no longer reaches anybody. It is marked with what it
+    stood for (``_retired``), so that another of our patches, or the simulation's, puts that back and not the patch.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Patches:
             return
         before = vars(owner).get(name, _ABSENT)
         after = functools.wraps(present)(make(present))
+        vars(after).pop("_retired", None)
         setattr(owner, name, after)
         self._entries.append((owner, name, before, after))
 
@@ -40,7 +42,10 @@ class Patches:
         """Undo all replacements, latest first."""
         for owner, name, before, after in reversed(self._entries):
             if vars(owner).get(name, _ABSENT) is not after:
+                after._retired = () if before is _ABSENT else (before,)
                 continue
+            while (retired := getattr(before, "_retired", None)) is not None:
+                before = retired[0] if retired else _ABSENT
             if before is _ABSENT:
                 delattr(owner, name)
             else:

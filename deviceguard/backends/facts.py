@@ -37,3 +37,16 @@ def _properties(device: torch.device) -> Any:
         return ask(device)
     except Exception:
         return None
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """The most memory this process had allocated on a device, in bytes; None where it does not say."""
+    import torch
+
+    ask = getattr(getattr(torch, device.type, None), "max_memory_allocated", None)
+    if ask is None:
+        return None
+    try:
+        return int(ask(device))
+    except Exception:
+        return None

@@ -41,7 +41,7 @@ class Clocks(Source):
                     return original()
                 now = original()
                 if is_user_code(sys._getframe(1)):
-                    self.emit(ClockRead(call, QUEUE.clock_read()))
+                    self.tell(ClockRead, lambda: ClockRead(call, QUEUE.clock_read()))
                 return now
 
             return read

@@ -105,7 +105,7 @@ def _writes_one_number(target: torch.Tensor, parts: tuple[Any, ...]) -> bool:
     """True where PyTorch copies the number as a host tensor instead of filling."""
     if not blocking_of(target.device.type).uploads_written_numbers:
         return False
-    if any(isinstance(part, torch.Tensor) and part.dim() > 0 or _is_host_sequence(part) for part in parts):
+    if any((isinstance(part, torch.Tensor) and part.dim() > 0) or _is_host_sequence(part) for part in parts):
         return True
     whole = sum(1 for part in parts if isinstance(part, int) and not isinstance(part, bool))
     return whole == len(parts) == target.dim() and target.dim() > 0

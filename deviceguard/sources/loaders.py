@@ -42,16 +42,18 @@ class Loaders(Source):
     def _started(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __iter__(loader: Any) -> Any:  # noqa: N807
             iterator = original(loader)
-            facts = self._facts.get(loader)
-            if facts is None:
-                facts = self._facts[loader] = _facts_of(loader, next(self._numbers))
-            if isinstance(iterator, _Iterator):
-                setattr(iterator, _NOTE, (weakref.ref(loader), facts))
-            if LoaderStarted in self.wanted:
-                self.emit(LoaderStarted(loader, facts))
+            self.tell(LoaderStarted, lambda: self._note(loader, iterator))
             return iterator
 
         return __iter__
+
+    def _note(self, loader: Any, iterator: Any) -> LoaderStarted:
+        facts = self._facts.get(loader)
+        if facts is None:
+            facts = self._facts[loader] = _facts_of(loader, next(self._numbers))
+        if isinstance(iterator, _Iterator):
+            setattr(iterator, _NOTE, (weakref.ref(loader), facts))
+        return LoaderStarted(loader, facts)
 
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:  # noqa: N807
@@ -65,16 +67,16 @@ class Loaders(Source):
                 raise
             seconds = perf_counter() - start
             note = getattr(iterator, _NOTE, None)
-            if note is not None and BatchFetched in self.wanted:
-                self.emit(BatchFetched(note[0](), note[1], batch, seconds))
+            if note is not None:
+                self.tell(BatchFetched, lambda: BatchFetched(note[0](), note[1], batch, seconds))
             return batch
 
         return __next__
 
     def _failed(self, iterator: Any, error: Exception) -> None:
         note = getattr(iterator, _NOTE, None)
-        if note is not None and LoaderFailed in self.wanted:
-            self.emit(LoaderFailed(note[1], error))
+        if note is not None:
+            self.tell(LoaderFailed, lambda: LoaderFailed(note[1], error))
 
 
 def _facts_of(loader: Any, number: int) -> LoaderFacts:

@@ -310,12 +310,17 @@ def before() -> dict[Any, Before]:
 
 def _add_numbers(add: Callable[[Iterable[Any], Before], None]) -> None:
     add([Tensor.__index__], _reads("int()", "number", instead="keep sizes and positions as Python ints"))
-    scaled = "add sub subtract rsub index_add addmm addmv addr addbmm baddbmm add_ sub_ subtract_ index_add_ addmm_ addmv_"
+    scaled = (
+        "add sub subtract rsub index_add addmm addmv addr addbmm baddbmm add_ sub_ subtract_ index_add_ addmm_ addmv_"
+    )
     add(_both(*scaled.split()), _numbers("alpha=", 0, ("alpha", "beta", "value")))
     add(_both("addcmul", "addcdiv", "addcmul_", "addcdiv_"), _numbers("value=", 0, ("value",)))
     foreach = "_foreach_add _foreach_add_ _foreach_sub _foreach_sub_"
     add(_named(torch, *foreach.split()), _numbers("alpha=", 0, ("alpha",)))
-    add(_both("full", "arange", "linspace", "logspace", "randint", "zeros", "ones", "empty", "rand", "randn"), _factory())
+    add(
+        _both("full", "arange", "linspace", "logspace", "randint", "zeros", "ones", "empty", "rand", "randn"),
+        _factory(),
+    )
     add(_named(torch, "full_like"), _numbers("full_like(x, t)", 1))
     add([Tensor.new_full], _numbers("new_full(size, t)", 1))
     add(_both("roll", "narrow", "select"), _numbers("tensor as index", 1))

@@ -59,7 +59,6 @@ class Synchronisation(Source):
         needed = bool(QUEUE.copies)
         QUEUE.settle()
         if wait.scope == "cache":
-            if CacheEmptied in self.wanted:
-                self.emit(CacheEmptied(wait.call, seconds))
+            self.tell(CacheEmptied, lambda: CacheEmptied(wait.call, seconds))
         elif wait.scope != "marker" and Synchronized in self.wanted:
             self.emit(Synchronized(wait.call, wait.scope, seconds, needed))

@@ -62,8 +62,9 @@ class UnpinnedUpload(SiteRule):
         None.
 
     References:
-        https://github.com/runa91/barc_release/issues/9
-        https://github.com/NVIDIA-NeMo/Speech/issues/1204
+        https://github.com/huggingface/accelerate/pull/2685
+        https://github.com/pytorch/pytorch/issues/16901
+        https://github.com/constantinpape/torch-em/pull/357
     """
 
     code: ClassVar[str] = "PIP002"
@@ -91,7 +92,9 @@ class UnpinnedUpload(SiteRule):
             return
         tally, is_new = self.sites.find(charged, f"{event.call} {kind}")
         if is_new:
-            tally.subject = self.context.subjects.tensor(handled(event.source, charged.frame) or "a batch", event.source)
+            tally.subject = self.context.subjects.tensor(
+                handled(event.source, charged.frame) or "a batch", event.source
+            )
             tally.facts.update(kind=kind, device=str(event.result.device), call=event.call)
         self.sites.count(tally, event.nbytes, event.seconds)
         if self.sites.is_due(tally):
@@ -113,7 +116,9 @@ class UnpinnedUpload(SiteRule):
         call, device = tally.facts["call"], tally.facts["device"]
         size = tally.nbytes // max(1, tally.count)
         if tally.facts["kind"] == "blocking":
-            return f"{named(tally)} is pinned, {size:,} bytes, yet {call} to {device} waits for the copy {tally.how_often}"
+            return (
+                f"{named(tally)} is pinned, {size:,} bytes, yet {call} to {device} waits for the copy {tally.how_often}"
+            )
         if tally.facts["kind"] == "non_blocking":
             return (
                 f"{named(tally)} is uploaded to {device} with non_blocking=True {tally.how_often}, {size:,} bytes, but lies "

@@ -156,8 +156,7 @@ class Sites:
                 if tally.count > tally.told:
                     yield tally
             elif not steps.training and (
-                self._is_steady(tally)
-                or (steps.index < settings.warmup_steps and tally.count >= least_without_steps)
+                self._is_steady(tally) or (steps.index < settings.warmup_steps and tally.count >= least_without_steps)
             ):
                 yield tally
 

@@ -54,6 +54,7 @@ class TensorAsNumber(HostReadRule):
     References:
         https://github.com/Koratahiu/Advanced_Optimizers/pull/5
         https://github.com/pytorch/pytorch/issues/105641
+        https://github.com/microsoft/EASIER/pull/23
     """
 
     code: ClassVar[str] = "SYN006"

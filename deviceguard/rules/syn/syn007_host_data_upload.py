@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from deviceguard.context import Context
 
 _FACTORIES = frozenset(
-    "zeros ones full empty arange linspace logspace eye rand randn randint randperm normal scalar_tensor tril_indices "
-    "triu_indices hann_window zeros_like ones_like full_like rand_like randn_like".split()
+    ["zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye", "rand", "randn", "randint", "randperm", "normal", "scalar_tensor", "tril_indices", "triu_indices", "hann_window", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"]
 )
 _MOVES = frozenset({"to", "cuda", "xpu"})
 _CONSTANT_SHARE = 0.8

@@ -53,8 +53,8 @@ class HostIndex(SiteRule):
         None.
 
     References:
-        https://github.com/pytorch/pytorch/issues/105641
-        https://github.com/pytorch/pytorch/issues/12461
+        https://github.com/pytorch/pytorch/pull/186484
+        https://github.com/pytorch/pytorch/pull/80115
     """
 
     code: ClassVar[str] = "SYN008"

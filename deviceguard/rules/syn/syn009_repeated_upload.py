@@ -90,7 +90,9 @@ class RepeatedUpload(SiteRule):
             name = handled(event.source, charged.frame) or "a host tensor"
             tally.subject = self.context.subjects.tensor(name, event.source)
             tally.facts["device"] = str(event.result.device)
-            tally.facts["whole"] = event.source.numel() * event.source.element_size() == event.source.untyped_storage().nbytes()
+            tally.facts["whole"] = (
+                event.source.numel() * event.source.element_size() == event.source.untyped_storage().nbytes()
+            )
         self.sites.count(tally, event.nbytes, event.seconds)
         if self.sites.is_due(tally):
             yield self.told(tally)
@@ -105,7 +107,9 @@ class RepeatedUpload(SiteRule):
 
     def fix(self, tally: Tally) -> str:  # noqa: D102
         if tally.facts["whole"]:
-            return f"upload it once before the loop: .to({tally.facts['device']!r}) there, and use that copy in the step"
+            return (
+                f"upload it once before the loop: .to({tally.facts['device']!r}) there, and use that copy in the step"
+            )
         return f"it fits into the device's memory: move the whole data to {tally.facts['device']!r} once and index it there"
 
 

@@ -56,8 +56,8 @@ class EarlyWrite(Rule):
         None.
 
     References:
-        https://github.com/pytorch/pytorch/issues/86264
-        https://github.com/pytorch/pytorch/issues/140296
+        https://github.com/pytorch/tutorials/pull/3261
+        https://github.com/pytorch/pytorch/issues/126946
     """
 
     code: ClassVar[str] = "SYN014"

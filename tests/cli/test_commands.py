@@ -75,9 +75,8 @@ class TestExplain:
     def test_names_the_closest_for_an_unknown_one(self, capsys, word, closest):
         out, err = said(capsys, "explain", word, status=2)
         assert out == ""
-        assert err == (
-            f"deviceguard: There is no rule or family {word!r}. Did you mean {closest}? 'deviceguard rules' lists them.\n"
-        )
+        hint = f"There is no rule or family {word!r}. Did you mean {closest}?"
+        assert err == f"deviceguard: {hint} 'deviceguard rules' lists them.\n"
 
     def test_says_so_where_nothing_is_close(self):
         with pytest.raises(SettingsError, match="'zzzzzz'. 'deviceguard rules' lists them"):

@@ -233,6 +233,7 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
         patches.set_existing(torch.cuda.nvtx, name, _nothing)
     patches.set_existing(torch.cuda.nvtx, "range", _null)
     patches.set_existing(torch.backends.cuda, "is_built", lambda: True)
+    patches.set_existing(torch.cuda.nccl, "version", lambda: (2, 27, 5))
     patches.set_existing(torch.backends.cudnn, "is_available", lambda: True)
     patches.set_existing(torch.backends.cudnn, "is_acceptable", lambda tensor: bool(tensor.is_cuda))
     patches.set_existing(torch.backends.cudnn, "version", lambda: 91002)

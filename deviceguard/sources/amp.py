@@ -47,24 +47,24 @@ class MixedPrecision(Source):
     def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: GradScaler, outputs: Any) -> Any:
             result = original(scaler, outputs)
-            if not torch.compiler.is_compiling() and scaler.is_enabled() and LossScaled in self.wanted:
-                self.emit(LossScaled(scaler, _tensors(result)))
+            if not torch.compiler.is_compiling() and scaler.is_enabled():
+                self.tell(LossScaled, lambda: LossScaled(scaler, _tensors(result)))
             return result
 
         return scale
 
     def _unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def unscale_(scaler: GradScaler, optimizer: Any) -> Any:
-            if scaler.is_enabled() and GradientsUnscaling in self.wanted:
-                self.emit(GradientsUnscaling(scaler, optimizer))
+            if scaler.is_enabled():
+                self.tell(GradientsUnscaling, lambda: GradientsUnscaling(scaler, optimizer))
             return original(scaler, optimizer)
 
         return unscale_
 
     def _step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: GradScaler, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if scaler.is_enabled() and ScalerStepping in self.wanted:
-                self.emit(ScalerStepping(scaler, optimizer))
+            if scaler.is_enabled():
+                self.tell(ScalerStepping, lambda: ScalerStepping(scaler, optimizer))
             return original(scaler, optimizer, *args, **kwargs)
 
         return step
@@ -72,8 +72,8 @@ class MixedPrecision(Source):
     def _update(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def update(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, *args, **kwargs)
-            if scaler.is_enabled() and ScalerUpdated in self.wanted:
-                self.emit(ScalerUpdated(scaler))
+            if scaler.is_enabled():
+                self.tell(ScalerUpdated, lambda: ScalerUpdated(scaler))
             return result
 
         return update
@@ -83,8 +83,10 @@ class MixedPrecision(Source):
             if torch.compiler.is_compiling():
                 return original(region)
             result = original(region)
-            if AutocastEntered in self.wanted and isinstance(region.fast_dtype, torch.dtype):
-                self.emit(AutocastEntered(region.device, region.fast_dtype, bool(region._enabled)))
+            if isinstance(region.fast_dtype, torch.dtype):
+                self.tell(
+                    AutocastEntered, lambda: AutocastEntered(region.device, region.fast_dtype, bool(region._enabled))
+                )
             return result
 
         return __enter__
@@ -94,8 +96,7 @@ class MixedPrecision(Source):
             if torch.compiler.is_compiling():
                 return original()
             original()
-            if AutocastCacheCleared in self.wanted:
-                self.emit(AutocastCacheCleared())
+            self.tell(AutocastCacheCleared, lambda: AutocastCacheCleared())
             return None
 
         return clear_autocast_cache

@@ -31,8 +31,7 @@ class Averages(Source):
     def _update(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def update_parameters(average: Any, model: nn.Module) -> Any:
             result = original(average, model)
-            if AverageUpdated in self.wanted:
-                self.emit(AverageUpdated(average, model))
+            self.tell(AverageUpdated, lambda: AverageUpdated(average, model))
             return result
 
         return update_parameters

@@ -38,11 +38,9 @@ class Backward(Source):
                 if depth > 1:
                     return original(*args, **kwargs)
                 roots = _roots(args[0] if args else kwargs.get("tensors", kwargs.get("outputs")))
-                if BackwardStarted in self.wanted:
-                    self.emit(BackwardStarted(roots, accumulates))
+                self.tell(BackwardStarted, lambda: BackwardStarted(roots, accumulates))
                 result = original(*args, **kwargs)
-            if BackwardEnded in self.wanted:
-                self.emit(BackwardEnded(roots, accumulates))
+            self.tell(BackwardEnded, lambda: BackwardEnded(roots, accumulates))
             return result
 
         return backward

@@ -39,14 +39,16 @@ class Clipping(Source):
             if torch.compiler.is_compiling() or GradientsClipped not in self.wanted:
                 return original(parameters, limit, *args, **kwargs)
             read, is_iterator = _read(parameters)
-            self.emit(GradientsClipped(name, read, is_iterator and not read, _number(limit)))
+            self.tell(GradientsClipped, lambda: GradientsClipped(name, read, is_iterator and not read, _number(limit)))
             given = read if is_iterator and read else parameters  # PyTorch warns about an empty generator itself
             return original(given, limit, *args, **kwargs)
 
         def called(*args: Any, **kwargs: Any) -> Any:
             given = list(args)
-            parameters = given.pop(0) if given else kwargs.pop("parameters")
             word = "max_norm" if name == "clip_grad_norm_" else "clip_value"
+            if len(given) + ("parameters" in kwargs) + (word in kwargs) < 2:
+                return original(*args, **kwargs)  # which says what is missing
+            parameters = given.pop(0) if given else kwargs.pop("parameters")
             limit = given.pop(0) if given else kwargs.pop(word)
             return clip(parameters, limit, *given, **kwargs)
 

@@ -40,8 +40,8 @@ class Construction(Source):
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def construct(module: nn.Module, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            if not torch.compiler.is_compiling() and ModuleMade in self.wanted:
-                self.emit(ModuleMade(module))
+            if not torch.compiler.is_compiling():
+                self.tell(ModuleMade, lambda: ModuleMade(module))
 
         return construct
 

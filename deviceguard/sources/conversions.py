@@ -40,10 +40,14 @@ class Conversions(Source):
             with self._converting as depth:
                 if depth > 1 or ModuleConverted not in self.wanted:
                     return original(module, *args, **kwargs)
-                held, buffers, before = _held(module), _held_buffers(module), _devices(module)
+                held = self.attempt(_held, module, default=[])
+                buffers = self.attempt(_held_buffers, module, default=[])
+                before = self.attempt(_devices, module, default=frozenset())
                 result = original(module, *args, **kwargs)
-            event = ModuleConverted(module, _replaced(held), before, _devices(module), _replaced_buffers(buffers))
-            self.emit(event)
+            self.tell(
+                ModuleConverted,
+                lambda: ModuleConverted(module, _replaced(held), before, _devices(module), _replaced_buffers(buffers)),
+            )
             return result
 
         return apply
@@ -53,11 +57,12 @@ class Conversions(Source):
             with self._loading as depth:
                 if depth > 1 or ModuleStateLoaded not in self.wanted:
                     return original(module, state_dict, strict, *args, **kwargs)
-                held = _held(module)
+                held = self.attempt(_held, module, default=[])
                 result = original(module, state_dict, strict, *args, **kwargs)
-            unexpected = len(getattr(result, "unexpected_keys", ()))
-            matched = max(0, len(state_dict) - unexpected)
-            self.emit(ModuleStateLoaded(module, state_dict, strict, _replaced(held), matched))
+            self.tell(
+                ModuleStateLoaded,
+                lambda: ModuleStateLoaded(module, state_dict, strict, _replaced(held), _matched(state_dict, result)),
+            )
             return result
 
         return load_state_dict
@@ -66,11 +71,16 @@ class Conversions(Source):
         def state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             with self._taking as depth:
                 result = original(module, *args, **kwargs)
-            if depth == 1 and ModuleStateTaken in self.wanted:
-                self.emit(ModuleStateTaken(module, result))
+            if depth == 1:
+                self.tell(ModuleStateTaken, lambda: ModuleStateTaken(module, result))
             return result
 
         return state_dict
+
+
+def _matched(state: Any, result: Any) -> int:
+    """How many keys of a state the module took."""
+    return max(0, len(state) - len(getattr(result, "unexpected_keys", ())))
 
 
 def _held(root: nn.Module) -> _Held:

@@ -38,8 +38,7 @@ class Copies(Source):
     def _restored(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __setstate__(module: nn.Module, state: Any) -> None:  # noqa: N807
             original(module, state)
-            if ModuleCopied in self.wanted:
-                self.emit(ModuleCopied(original_of_copy(module), module))
+            self.tell(ModuleCopied, lambda: ModuleCopied(original_of_copy(module), module))
 
         return __setstate__
 
@@ -47,8 +46,8 @@ class Copies(Source):
         def __deepcopy__(parameter: nn.Parameter, memo: Any) -> Any:  # noqa: N807
             known = id(parameter) in memo
             result = original(parameter, memo)
-            if not known and ParameterCopied in self.wanted:
-                self.emit(ParameterCopied(parameter, result))
+            if not known:
+                self.tell(ParameterCopied, lambda: ParameterCopied(parameter, result))
             return result
 
         return __deepcopy__
@@ -56,8 +55,7 @@ class Copies(Source):
     def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(obj, *args, **kwargs)
-            if ObjectSaved in self.wanted:
-                self.emit(ObjectSaved(obj))
+            self.tell(ObjectSaved, lambda: ObjectSaved(obj))
             return result
 
         return save

@@ -31,9 +31,8 @@ class Loading(Source):
     def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if ObjectLoaded in self.wanted:
-                given = kwargs.get("map_location", args[1] if len(args) > 1 else None)
-                self.emit(ObjectLoaded(result, given is not None))
+            given = kwargs.get("map_location", args[1] if len(args) > 1 else None)
+            self.tell(ObjectLoaded, lambda: ObjectLoaded(result, given is not None))
             return result
 
         return load
@@ -41,9 +40,11 @@ class Loading(Source):
     def _trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def trace(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if ModuleTraced in self.wanted:
-                examples = (*args[1:2], kwargs.get("example_inputs"), kwargs.get("example_kwarg_inputs"))
-                self.emit(ModuleTraced(result, frozenset(str(tensor.device) for tensor in _tensors(examples))))
+            examples = (*args[1:2], kwargs.get("example_inputs"), kwargs.get("example_kwarg_inputs"))
+            self.tell(
+                ModuleTraced,
+                lambda: ModuleTraced(result, frozenset(str(tensor.device) for tensor in _tensors(examples))),
+            )
             return result
 
         return trace

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -55,9 +56,10 @@ class ModuleCalls(Source):
         stack = self._stack.modules
         parent = stack[-1] if stack else None
         stack.append(module)
-        if (parent is None or self.detailed) and ModuleCalled in self.wanted:
+        if parent is None or self.detailed:
             try:
-                self.emit(ModuleCalled(module, args, _kwargs_of_caller(), parent is None, parent))
+                frame = sys._getframe(1)
+                self.tell(ModuleCalled, lambda: ModuleCalled(module, args, _kwargs_in(frame), parent is None, parent))
             except BaseException:
                 stack.pop()
                 raise
@@ -70,13 +72,12 @@ class ModuleCalls(Source):
         while stack and stack.pop() is not module:
             pass  # forwards that an exception other than Exception left behind
         parent = stack[-1] if stack else None
-        if (parent is None or self.detailed) and ModuleReturned in self.wanted and len(rest) == 2:
-            self.emit(ModuleReturned(module, args, rest[0], rest[1], parent is None, parent))
+        if (parent is None or self.detailed) and len(rest) == 2:
+            self.tell(ModuleReturned, lambda: ModuleReturned(module, args, rest[0], rest[1], parent is None, parent))
 
 
-def _kwargs_of_caller() -> dict[str, Any]:
-    """Keyword arguments of the running module call; a global pre-hook is not given them."""
-    frame = sys._getframe(2)
+def _kwargs_in(frame: FrameType) -> dict[str, Any]:
+    """Keyword arguments of the module call that runs in a frame; a global pre-hook is not given them."""
     found = frame.f_locals.get("kwargs")
     return found if isinstance(found, dict) else {}
 

@@ -67,24 +67,22 @@ class Optimizers(Source):
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def construct(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            if OptimizerCreated in self.wanted:
-                self.emit(OptimizerCreated(optimizer))
+            self.tell(OptimizerCreated, lambda: OptimizerCreated(optimizer))
 
         return construct
 
     def _restored(self, original: Callable[..., None]) -> Callable[..., None]:
         def __setstate__(optimizer: Optimizer, state: Any) -> None:  # noqa: N807
             original(optimizer, state)
-            if self._loading.value == 0 and OptimizerCreated in self.wanted:
-                self.emit(OptimizerCreated(optimizer, original_of_copy(optimizer)))
+            if self._loading.value == 0:
+                self.tell(OptimizerCreated, lambda: OptimizerCreated(optimizer, original_of_copy(optimizer)))
 
         return __setstate__
 
     def _extended(self, original: Callable[..., None]) -> Callable[..., None]:
         def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            if ParamGroupAdded in self.wanted:
-                self.emit(ParamGroupAdded(optimizer))
+            self.tell(ParamGroupAdded, lambda: ParamGroupAdded(optimizer))
 
         return add_param_group
 
@@ -92,16 +90,14 @@ class Optimizers(Source):
         def load_state_dict(optimizer: Optimizer, state_dict: Any, *args: Any, **kwargs: Any) -> None:
             with self._loading:
                 original(optimizer, state_dict, *args, **kwargs)
-            if OptimizerStateLoaded in self.wanted:
-                self.emit(OptimizerStateLoaded(optimizer, state_dict))
+            self.tell(OptimizerStateLoaded, lambda: OptimizerStateLoaded(optimizer, state_dict))
 
         return load_state_dict
 
     def _taken(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def state_dict(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             state = original(optimizer, *args, **kwargs)
-            if OptimizerStateTaken in self.wanted:
-                self.emit(OptimizerStateTaken(optimizer, state))
+            self.tell(OptimizerStateTaken, lambda: OptimizerStateTaken(optimizer, state))
             return state
 
         return state_dict
@@ -109,18 +105,15 @@ class Optimizers(Source):
     def _cleared(self, original: Callable[..., None]) -> Callable[..., None]:
         def zero_grad(owner: Any, set_to_none: bool = True) -> None:
             original(owner, set_to_none)
-            if GradientsCleared in self.wanted:
-                self.emit(GradientsCleared(owner, set_to_none))
+            self.tell(GradientsCleared, lambda: GradientsCleared(owner, set_to_none))
 
         return zero_grad
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if OptimizerStepping in self.wanted:
-            self.emit(OptimizerStepping(optimizer, _closure_in(args, kwargs) is not None))
+        self.tell(OptimizerStepping, lambda: OptimizerStepping(optimizer, _closure_in(args, kwargs) is not None))
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if OptimizerStepped in self.wanted:
-            self.emit(OptimizerStepped(optimizer))
+        self.tell(OptimizerStepped, lambda: OptimizerStepped(optimizer))
 
 
 def _closure_in(args: Any, kwargs: Any) -> Any:

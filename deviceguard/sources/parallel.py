@@ -34,16 +34,14 @@ class Parallel(Source):
     def _wrap(self, original: Callable[..., None], reduces: bool) -> Callable[..., None]:
         def construct(wrapper: Any, *args: Any, **kwargs: Any) -> None:
             original(wrapper, *args, **kwargs)
-            if ReplicasWrapped in self.wanted:
-                self.emit(ReplicasWrapped(wrapper, wrapper.module, reduces))
+            self.tell(ReplicasWrapped, lambda: ReplicasWrapped(wrapper, wrapper.module, reduces))
 
         return construct
 
     def _replicate(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def replicate(module: nn.Module) -> Any:
             replica = original(module)
-            if ReplicaMade in self.wanted:
-                self.emit(ReplicaMade(module, replica))
+            self.tell(ReplicaMade, lambda: ReplicaMade(module, replica))
             return replica
 
         return replicate

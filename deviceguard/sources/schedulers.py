@@ -34,10 +34,10 @@ class Schedulers(Source):
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             with self._stepping as depth:
                 result = original(scheduler, *args, **kwargs)
-            optimizer = getattr(scheduler, "optimizer", None)
+            optimizer = vars(scheduler).get("optimizer")
             by_program = getattr(scheduler, "_step_count", 2) > 1  # the constructor makes the first step
-            if depth == 1 and by_program and optimizer is not None and SchedulerStepped in self.wanted:
-                self.emit(SchedulerStepped(scheduler, optimizer))
+            if depth == 1 and by_program and optimizer is not None:
+                self.tell(SchedulerStepped, lambda: SchedulerStepped(scheduler, optimizer))
             return result
 
         return step

@@ -48,10 +48,15 @@ class Source:
             self.failed(self)
             return default
 
-    def tell(self, kind: type[Event], *facts: Any) -> None:
-        """Emit an event if anybody wants it; that it cannot be built is the guard's own failure."""
+    def tell(self, kind: type[Event], build: Callable[[], Event | None]) -> None:
+        """Emit an event if anybody wants it; that it cannot be built is the guard's own failure.
+
+        Args:
+            kind: the event's class.
+            build: makes the event, or returns None where there is nothing to tell after all.
+        """
         if kind in self.wanted:
-            event = self.attempt(kind, *facts, default=None)
+            event = self.attempt(build, default=None)
             if event is not None:
                 self.emit(event)
 

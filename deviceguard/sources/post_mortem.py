@@ -18,7 +18,7 @@ from deviceguard.backends.devices import is_host, same
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import CallFailed, Operand
 from deviceguard.naming.expressions import CallText, running_call
-from deviceguard.naming.frames import origin
+from deviceguard.naming.frames import origin, outward
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.provenance import origin_of
 from deviceguard.sources.losses import LOSSES
@@ -59,21 +59,38 @@ def _refusal_in(error: BaseException) -> Exception | None:
 
 @dataclasses.dataclass(slots=True)
 class _Entry:
-    """One line of the traceback."""
+    """One line of a traceback, or of the running stack."""
 
     frame: FrameType
     line: int
-    traceback: TracebackType
+    traceback: TracebackType | FrameType
+
+
+def examine_running(frame: FrameType, problem: str) -> CallFailed | None:
+    """The call that is running, described as if it had been refused; None where no user's code has made it.
+
+    Args:
+        frame: where it runs.
+        problem: what a refusal would be about, ``device``.
+    """
+    running = reversed([(each, each.f_lineno or 0, each) for each in outward(frame)])
+    entries = [_Entry(*each) for each in running if origin(each[0].f_code.co_filename) != "guard"]
+    return _described(entries, None, None, problem)
 
 
 def _failed_call(error: Exception, traceback: TracebackType) -> CallFailed | None:
-    entries = _entries(traceback)
+    return _described(_entries(traceback), error, traceback, problem_of(error))
+
+
+def _described(
+    entries: list[_Entry], error: Exception | None, traceback: TracebackType | None, problem: str
+) -> CallFailed | None:
     users = [index for index, entry in enumerate(entries) if origin(entry.frame.f_code.co_filename) == "user"]
     if not users:
         return None
     place, below = entries[users[-1]], entries[users[-1] + 1 :]
     text = running_call(place.traceback)
-    failure = _Failure(error, traceback, problem_of(error), place, text)
+    failure = _Failure(error, traceback, problem, place, text)
     event = _in_optimizer(failure, below) or _in_module(failure, below) or _in_function(failure, below)
     event = event or _of_called_module(failure) or _in_expression(failure, below)
     return _climbed(event, entries[: users[-1] + 1])
@@ -81,8 +98,8 @@ def _failed_call(error: Exception, traceback: TracebackType) -> CallFailed | Non
 
 @dataclasses.dataclass(slots=True)
 class _Failure:
-    error: Exception
-    traceback: TracebackType
+    error: Exception | None
+    traceback: TracebackType | None
     problem: str
     place: _Entry
     text: CallText | None
@@ -225,6 +242,8 @@ def _resolved(expression: str, frame: FrameType) -> list[tuple[str, torch.Tensor
         return [(expression, whole)]
     if isinstance(whole, list | tuple):
         return [(f"{expression}[{i}]", item) for i, item in enumerate(whole) if isinstance(item, torch.Tensor)]
+    if type(whole) is dict:
+        return [(f"{expression}[{key!r}]", item) for key, item in whole.items() if isinstance(item, torch.Tensor)]
     found: list[tuple[str, torch.Tensor]] = []
     for part in ast.iter_child_nodes(tree):
         if isinstance(part, ast.expr) and not (isinstance(tree, ast.Call) and part is tree.func):
@@ -330,6 +349,8 @@ def _one_frame_out(event: CallFailed, outer: _Entry) -> CallFailed | None:
     for operand in event.operands:
         position = _passed_on(operand, event.frame, event.line, arguments)
         expression = text.argument(position - 1, arguments[position]) if position else None
+        if position and expression is None:  # given with a star
+            expression = variable_of(operand.tensor, outer.frame)
         moved = moved or (expression is not None and _is_suspect(operand, event))
         operands.append(dataclasses.replace(operand, expression=expression or operand.expression))
     if not moved:

@@ -35,7 +35,7 @@ _OWN_BUSINESS = tuple(
         "torch/onnx/",
     )
 )
-#: Where PyTorch's own functions are written in Python: a call of the user's passes through here and is still the user's.
+#: Where PyTorch's own functions are written in Python: a call passes through here and is still the user's.
 _FRONT = tuple(
     part.replace("/", os.sep)
     for part in (

@@ -11,6 +11,7 @@ from deviceguard.naming.expressions import running_node
 from deviceguard.naming.objects import variable_of
 
 _LONGEST = 60
+_SCALARS = frozenset({"alpha", "beta", "value"})
 
 
 def handled(tensor: object, frame: FrameType) -> str | None:
@@ -72,6 +73,9 @@ def _of_call(node: ast.Call, tensor: object, frame: FrameType) -> str | None:
     for argument in given:
         if value_of(argument, frame) is tensor:
             return ast.unparse(argument)
+    for keyword in node.keywords:
+        if keyword.arg in _SCALARS:
+            return ast.unparse(keyword.value)
     if isinstance(node.func, ast.Attribute) and value_of(node.func.value, frame) is tensor:
         return ast.unparse(node.func.value)
     telling = [argument for argument in given if not isinstance(argument, ast.Constant)]

@@ -57,7 +57,7 @@ class Calls(Source):
         self._thread = 0
 
     @property
-    def wanted(self) -> frozenset[type[Event]]:  # type: ignore[override]
+    def wanted(self) -> frozenset[type[Event]]:
         """The events somebody wants now; the table follows it."""
         return self._wanted
 

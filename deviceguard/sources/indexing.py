@@ -1,7 +1,7 @@
 """Indexing of accelerator tensors: which forms make the host wait, and for what.
 
-Which form does what was measured on PyTorch's own CUDA build: ``x[3]``, ``x[1:4]``, ``x[None]``, ``x[device_index]`` and
-``x[mask] = 0.0`` wait for nothing, while their neighbours below do.
+Which form does what was measured on PyTorch's own CUDA build: ``x[3]``, ``x[1:4]``, ``x[None]``, ``x[device_index]``
+and ``x[mask] = 0.0`` wait for nothing, while their neighbours below do.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A row says when a call of the function waits, and which kind of read that is. A 
 (:data:`BEFORE`) where the arguments tell, or after it (:data:`AFTER`) where the result does. What is said of each
 function was measured on PyTorch's CUDA build, not read from its documentation.
 
-What no row can catch, because no Python call is made for it: syncs of kernels inside backward (boolean masks, ``prod``),
-those of TorchScript, of ``pickle`` on storages, of the allocator, of NCCL.
+What no row can catch, because no Python call is made for it: syncs of kernels inside backward (boolean masks,
+``prod``), those of TorchScript, of ``pickle`` on storages, of the allocator, of NCCL.
 """
 
 from __future__ import annotations
@@ -267,9 +267,9 @@ def before() -> dict[Any, Before]:
     add(_both("nonzero", "argwhere"), _reads("nonzero()", "shape", instead=_SIZES))
     add(_both("masked_select"), _reads("masked_select()", "shape", instead=_MASKED))
     add(_both("where"), _reads_if(_only_condition, "torch.where(mask)", "shape", instead=_SIZES))
-    unique = [torch.functional.unique, Tensor.unique]  # type: ignore[attr-defined]
+    unique = [torch.functional.unique, Tensor.unique]
     add([torch.unique, *unique], _reads("unique()", "shape", instead="do it in the loader, on the host"))
-    consecutive = [torch.unique_consecutive, Tensor.unique_consecutive, torch.functional.unique_consecutive]  # type: ignore[attr-defined]
+    consecutive = [torch.unique_consecutive, Tensor.unique_consecutive, torch.functional.unique_consecutive]
     add(consecutive, _reads("unique_consecutive()", "shape", instead="do it in the loader, on the host"))
     counts = "torch.zeros(n, device=...).scatter_add_(0, index, ones) with the known n"
     add(_both("bincount"), _reads("bincount()", "shape", instead=counts))
@@ -330,7 +330,7 @@ def _add_numbers(add: Callable[[Iterable[Any], Before], None]) -> None:
     simple = "leaky_relu dropout threshold elu celu hardtanh softplus alpha_dropout feature_alpha_dropout"
     add(_named(F, *simple.split()), _numbers("tensor as number", 1))
     add(_both("clamp", "clamp_", "clip"), _clamp)
-    add([torch.split, torch.functional.split, Tensor.split], _numbers("split(sizes)", 1))  # type: ignore[attr-defined]
+    add([torch.split, torch.functional.split, Tensor.split], _numbers("split(sizes)", 1))
 
 
 def _factory() -> Before:
@@ -361,14 +361,14 @@ def _is_spectral(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 @functools.cache
 def after() -> dict[Any, After]:
     """The rows that are asked after the call, by function object."""
-    moves = {
+    moves: dict[Any, str] = {
         Tensor.to: ".to()",
         Tensor.cuda: ".cuda()",
         Tensor.cpu: ".cpu()",
         Tensor.type: ".type()",
         Tensor.type_as: ".type_as()",
-        **({Tensor.xpu: ".xpu()"} if hasattr(Tensor, "xpu") else {}),
     }
+    moves.update(dict.fromkeys(_named(Tensor, "xpu"), ".xpu()"))
     table: dict[Any, After] = {function: functools.partial(transfers.moved, call) for function, call in moves.items()}
     table[Tensor.copy_] = functools.partial(transfers.copied_into, ".copy_()")
     for function, call in _FACTORIES.items():

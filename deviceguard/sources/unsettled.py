@@ -14,7 +14,16 @@ from deviceguard.sources.transfers import on_device, on_host
 
 #: Calls that hand the memory on without looking into it.
 _LOOKS_AT_NOTHING = frozenset(
-    ["__get__", "__set__", "size", "dim", "stride", "numel", "nelement", "element_size", "is_contiguous", "data_ptr", "storage_offset", "untyped_storage", "storage", "is_pinned", "pin_memory", "is_floating_point", "is_complex", "__len__", "__hash__", "is_shared", "record_stream", "view", "reshape", "view_as", "expand", "expand_as", "permute", "transpose", "t", "squeeze", "unsqueeze", "flatten", "detach", "detach_", "narrow", "select", "split", "chunk", "unbind", "__getitem__", "unfold", "as_strided", "requires_grad_", "get_device", "type_as", "ndimension", "backward", "register_hook", "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "is_same_size", "movedim", "swapaxes", "__iter__", "_set_grad_enabled", "__dlpack_device__"]
+    {
+        *("__get__", "__set__", "__len__", "__hash__", "__iter__", "__getitem__", "__dlpack_device__"),
+        *("size", "dim", "stride", "numel", "nelement", "element_size", "is_contiguous", "data_ptr", "storage_offset"),
+        *("untyped_storage", "storage", "is_pinned", "pin_memory", "is_floating_point", "is_complex", "is_shared"),
+        *("record_stream", "view", "reshape", "view_as", "expand", "expand_as", "permute", "transpose", "t", "squeeze"),
+        *("unsqueeze", "flatten", "detach", "detach_", "narrow", "select", "split", "chunk", "unbind", "unfold"),
+        *("as_strided", "requires_grad_", "get_device", "type_as", "ndimension", "backward", "register_hook"),
+        *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_empty", "new_zeros"),
+        *("new_ones", "new_full", "new_tensor", "is_same_size", "movedim", "swapaxes", "_set_grad_enabled"),
+    }
 )
 _ALIASES = frozenset({"numpy", "__array__", "__dlpack__"})
 _WRITES = frozenset({"__setitem__", "set_", "resize_", "share_memory_"})

@@ -104,8 +104,8 @@ class LoaderWorkers(Rule):
             yield self.finding(
                 f"the loader over {loop.facts.dataset} has no workers, and the program waits {1e3 * loop.each:.1f} ms "
                 f"for each batch, {loop.share:.0%} of its time.",
-                f"DataLoader(..., num_workers=4, persistent_workers=True): up to {1 / max(0.01, 1 - loop.share):.1f} times "
-                "as fast if the workers keep up",
+                "DataLoader(..., num_workers=4, persistent_workers=True): up to "
+                f"{1 / max(0.01, 1 - loop.share):.1f} times as fast if the workers keep up",
                 [Subject(loop.facts.dataset, "data set")],
                 site=loop.site,
                 count=loop.batches,

@@ -121,8 +121,8 @@ class UnpinnedUpload(SiteRule):
             )
         if tally.facts["kind"] == "non_blocking":
             return (
-                f"{named(tally)} is uploaded to {device} with non_blocking=True {tally.how_often}, {size:,} bytes, but lies "
-                "in pageable memory, so the host waits all the same"
+                f"{named(tally)}, {size:,} bytes, goes to {device} with non_blocking=True {tally.how_often}, but "
+                "lies in pageable memory, so the host waits all the same"
             )
         return (
             f"{named(tally)}, {size:,} bytes, comes from a loader without pin_memory and is uploaded to {device} "

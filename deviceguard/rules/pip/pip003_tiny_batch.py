@@ -94,8 +94,8 @@ class TinyBatch(Rule):
 
     def _found(self, loop: Wait) -> Finding:
         return self.finding(
-            f"the loader over {loop.facts.dataset} gives batches of {loop.rows} ({loop.elements:,} numbers); launching a "
-            "step takes longer than the device needs to compute it, so it idles.",
+            f"the loader over {loop.facts.dataset} gives batches of {loop.rows} ({loop.elements:,} numbers); launching "
+            "a step takes longer than the device needs to compute it, so it idles.",
             "DataLoader(..., batch_size=64) or as much as fits; raise the learning rate with it",
             [Subject(loop.facts.dataset, "data set")],
             site=loop.site,

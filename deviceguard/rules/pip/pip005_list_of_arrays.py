@@ -79,7 +79,8 @@ class ListOfArrays(SiteRule):
 
     def message(self, tally: Tally) -> str:  # noqa: D102
         name = tally.subject.name if tally.subject is not None else "a list"
-        return f"{tally.call} reads {name}, a list of {tally.facts['arrays']} NumPy arrays, number by number, {tally.count} times"
+        what = f"{name}, a list of {tally.facts['arrays']} NumPy arrays"
+        return f"{tally.call} reads {what}, number by number, {tally.count} times"
 
     def fix(self, tally: Tally) -> str:  # noqa: D102
         name = tally.subject.name if tally.subject is not None and tally.subject.name.isidentifier() else "arrays"

@@ -20,8 +20,8 @@ class DataBound(Rule):
     """A large part of the run is spent waiting for batches.
 
     What it does:
-        Measures the share of the time that a loop over a ``DataLoader`` spends waiting for its next batch, and says what
-        could be gained by an input pipeline that keeps up.
+        Measures the share of the time that a loop over a ``DataLoader`` spends waiting for its next batch, and says
+        what could be gained by an input pipeline that keeps up.
 
     Why it hurts:
         The device has nothing to do while the host waits for data. A faster device would not help.
@@ -93,12 +93,12 @@ class DataBound(Rule):
 
     def _found(self, loop: Wait) -> Finding:
         gain = 1 / max(0.01, 1 - loop.share)
-        more = f"more than {loop.facts.workers} workers" if loop.facts.workers else "workers (num_workers=4)"
+        more = f"more than {loop.facts.workers} workers" if loop.facts.workers else "num_workers=4"
         return self.finding(
             f"{loop.share:.0%} of the time of this loop is spent waiting for the loader over {loop.facts.dataset}, "
             f"{1e3 * loop.each:.1f} ms for each batch.",
-            f"{more}, less work for each sample, or data prepared once; at most {gain:.1f} times as fast, if the wait "
-            "disappears entirely",
+            f"take {more}, less work for each sample, or data prepared once; at most {gain:.1f} times as fast, if the "
+            "wait disappears entirely",
             [Subject(loop.facts.dataset, "data set")],
             site=loop.site,
             count=loop.batches,

@@ -102,8 +102,8 @@ class FullPrecision(Rule):
 
         subject = self.context.subjects.model(module)
         return self.finding(
-            f"{name} multiplies with {size:,} float32 weights on {subject.device}, whose matrix units take shorter numbers "
-            "several times as fast; neither autocast nor TF32 is on.",
+            f"{name} multiplies with {size:,} float32 weights on {subject.device}, whose matrix units take shorter "
+            "numbers several times as fast; neither autocast nor TF32 is on.",
             "with torch.autocast(device.type, dtype=torch.bfloat16): around forward and loss, or "
             "torch.set_float32_matmul_precision('high')",
             [Subject(name, "model", subject.device, "float32")],

@@ -33,12 +33,13 @@ class DeviceUnderused(Rule):
     """The device is mostly idle, mostly empty, or shared.
 
     What it does:
-        Looks at the device every few seconds through NVML, where ``nvidia-ml-py`` is installed: how busy it is, how full,
-        and whether other processes run on it. Without NVML it compares the memory this process used with what there is.
+        Looks at the device every few seconds through NVML, where ``nvidia-ml-py`` is installed: how busy it is, how
+        full, and whether other processes run on it. Without NVML it compares the memory this process used with what
+        there is.
 
     Why it hurts:
-        An idle device is paid for and not used; a neighbour's load looks like a slow program; memory that stays empty is
-        room for larger batches.
+        An idle device is paid for and not used; a neighbour's load looks like a slow program; memory that stays empty
+        is room for larger batches.
 
     Example:
         net = torch.nn.Linear(8, 1).to("cuda")
@@ -130,7 +131,7 @@ class DeviceUnderused(Rule):
             )
         if busy < _IDLE:
             yield self._told(
-                f"{self._device} ({name}) was busy for {busy:.0%} of the time at the middle of {len(self._loads)} looks.",
+                f"{self._device} ({name}) was busy for {busy:.0%} of the time, the median of {len(self._loads)} looks.",
                 "see the SYN and PIP findings for what it waits for; else a larger batch",
                 "idle",
                 [("utilisation", busy)],

@@ -80,8 +80,8 @@ class UnseededRun(Rule):
         for name, (devices, site) in self._devices.items():
             if len(devices) > 1:
                 yield self.finding(
-                    f"{name} runs on {' and '.join(sorted(devices))} in one run, and no seed is set: a difference between "
-                    "them cannot be told from chance.",
+                    f"{name} runs on {' and '.join(sorted(devices))} in one run, and no seed is set: a difference "
+                    "between them cannot be told from chance.",
                     "torch.manual_seed(0) at the start, and again before each of the runs to compare",
                     [Subject(name, "model")],
                     site=with_source(site),

@@ -78,8 +78,8 @@ class UnalignedHalf(Rule):
         self._told.add(name)
         padded = [-(-size // _MULTIPLE) * _MULTIPLE for size in odd]
         yield self.finding(
-            f"{name} (Linear {module.in_features} to {module.out_features}) runs in a short format on {weight.device} with "
-            f"{' and '.join(map(str, odd))} no multiple of {_MULTIPLE}, so the fast matrix kernels do not take it.",
+            f"{name} (Linear {module.in_features} to {module.out_features}) runs in a short format on {weight.device} "
+            f"with {' and '.join(map(str, odd))} no multiple of {_MULTIPLE}: the fast matrix kernels do not take it.",
             f"pad it to {' and '.join(map(str, padded))}, and leave the rest unused",
             [Subject(name, "module", str(weight.device))],
             key=name,

@@ -57,7 +57,8 @@ def reach(tensor: Any) -> int:
 
 
 def _marks_below(node: Any) -> Iterator[_Mark]:
-    waiting, seen = deque([node] if node is not None else []), set()
+    waiting = deque([node] if node is not None else [])
+    seen: set[Any] = set()
     while waiting and len(seen) < _MOST_NODES:
         current = waiting.popleft()
         if current in seen:

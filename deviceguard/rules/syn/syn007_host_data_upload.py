@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from deviceguard.events import BatchFetched, RunEnded, Uploaded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import Charge, charge
-from deviceguard.naming.expressions import running_node
+from deviceguard.naming.expressions import running_call, running_node
 from deviceguard.naming.handled import handled
 from deviceguard.rules.rule import on
 from deviceguard.rules.syn.memory import BatchMemory, fingerprint
@@ -17,13 +17,20 @@ from deviceguard.rules.syn.site_rule import SiteRule
 from deviceguard.rules.syn.sites import Tally
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from deviceguard.context import Context
 
 _FACTORIES = frozenset(
-    ["zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye", "rand", "randn", "randint", "randperm", "normal", "scalar_tensor", "tril_indices", "triu_indices", "hann_window", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"]
+    {
+        *("zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye", "scalar_tensor", "normal"),
+        *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "zeros_like", "ones_like", "full_like"),
+        *("tril_indices", "triu_indices", "hann_window"),
+    }
 )
 _MOVES = frozenset({"to", "cuda", "xpu"})
 _CONSTANT_SHARE = 0.8
+_LONGEST = 60
 
 
 class HostDataUpload(SiteRule):
@@ -115,8 +122,8 @@ class HostDataUpload(SiteRule):
     def _describe(self, tally: Tally, event: Uploaded, charged: Charge) -> None:
         node = running_node(charged.frame)
         made = _factory_moved(node)
-        name = made or (handled(event.source, charged.frame) if event.source is not None else None)
-        tally.subject = self.context.subjects.tensor(name or "a tensor", event.result)
+        name = made or _name(event, charged.frame) or "a tensor"
+        tally.subject = self.context.subjects.tensor(name, event.result)
         tally.instead = event.instead
         tally.facts.update(kind=event.kind, made=made, number=_is_number(event))
 
@@ -171,6 +178,16 @@ def _factory_moved(node: ast.AST | None) -> str | None:
         return None
     name = made.func.attr if isinstance(made.func, ast.Attribute) else getattr(made.func, "id", "")
     return ast.unparse(made) if name in _FACTORIES else None
+
+
+def _name(event: Uploaded, frame: FrameType) -> str | None:
+    if event.kind == "move":
+        return handled(event.source, frame)
+    if event.kind == "write":
+        return "a number" if isinstance(event.source, int | float) else handled(event.source, frame)
+    text = running_call(frame)
+    data = text.argument(0, "data") if text is not None else None
+    return data if data is not None and len(data) <= _LONGEST else None
 
 
 def _is_number(event: Uploaded) -> bool:

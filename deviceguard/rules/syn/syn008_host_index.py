@@ -18,8 +18,8 @@ class HostIndex(SiteRule):
     """A device tensor is indexed with a host tensor, a list or a NumPy array at every step.
 
     What it does:
-        Counts ``x[index]`` and ``x[index] = value`` where ``x`` is on a device and the index is not, for each line of the
-        program, and reports a line that does it in nearly every step.
+        Counts ``x[index]`` and ``x[index] = value`` where ``x`` is on a device and the index is not, for each line of
+        the program, and reports a line that does it in nearly every step.
 
     Why it hurts:
         PyTorch takes it silently: the index is uploaded from pageable memory each time, and the host waits.
@@ -89,7 +89,7 @@ class HostIndex(SiteRule):
 
     def fix(self, tally: Tally) -> str:  # noqa: D102
         device = tally.subject.device if tally.subject else "device"
-        return f"make the index on the device: device={device!r} where it is made (torch.randperm, arange, randint take it)"
+        return f"make the index on the device: torch.randint(..., device={device!r}), or randperm, arange and so on"
 
 
 def _kind_of(index: object) -> str:

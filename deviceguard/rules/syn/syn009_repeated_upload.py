@@ -110,7 +110,7 @@ class RepeatedUpload(SiteRule):
             return (
                 f"upload it once before the loop: .to({tally.facts['device']!r}) there, and use that copy in the step"
             )
-        return f"it fits into the device's memory: move the whole data to {tally.facts['device']!r} once and index it there"
+        return f"it fits into the device's memory: move all of it to {tally.facts['device']!r} once and index it there"
 
 
 def _fits(event: Uploaded) -> bool:

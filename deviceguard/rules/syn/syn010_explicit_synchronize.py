@@ -77,7 +77,7 @@ class ExplicitSynchronize(SiteRule):
             yield self.told(tally)
 
     def message(self, tally: Tally) -> str:  # noqa: D102
-        return f"{tally.call} is called {tally.how_often}; each time the host stops until the device has nothing left to do"
+        return f"{tally.call} is called {tally.how_often}; each time the host stops until the device is done"
 
     def fix(self, tally: Tally) -> str:  # noqa: D102
         if not tally.avoidable:

@@ -79,4 +79,4 @@ class EmptyCache(SiteRule):
         )
 
     def fix(self, tally: Tally) -> str:  # noqa: D102
-        return "remove it, or call it once per epoch; against fragmentation set PYTORCH_ALLOC_CONF=expandable_segments:True"
+        return "remove it, or once per epoch; against fragmentation set PYTORCH_ALLOC_CONF=expandable_segments:True"

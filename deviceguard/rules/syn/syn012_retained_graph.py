@@ -134,8 +134,8 @@ class RetainedGraph(Rule):
                 count=count,
             )
         return self.finding(
-            f"{holder.name} keeps the graphs of {count} earlier steps alive: {_how(holder)}, and memory grows with each "
-            "step.",
+            f"{holder.name} keeps the graphs of {count} earlier steps alive: {_how(holder)}, and memory grows with "
+            "each step.",
             _fix(holder),
             [self._subject(holder)],
             site=holder.line,

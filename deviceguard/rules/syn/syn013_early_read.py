@@ -25,8 +25,8 @@ class EarlyRead(Rule):
 
     What it does:
         Remembers copies to the host that were asked not to wait (``.to("cpu", non_blocking=True)``,
-        ``pinned.copy_(x, non_blocking=True)``) until the host waits for the device in any way, and reports a use of their
-        data in between.
+        ``pinned.copy_(x, non_blocking=True)``) until the host waits for the device in any way, and reports a use of
+        their data in between.
 
     Why it hurts:
         The call returns before the data is there. What is read is whatever the memory held before: zeros, or the values

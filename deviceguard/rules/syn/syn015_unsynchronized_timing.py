@@ -25,8 +25,8 @@ class UnsynchronizedTiming(Rule):
     """A clock of the host is read before and after device work, with nothing that waits for the device in between.
 
     What it does:
-        Watches ``time.perf_counter()``, ``time.time()`` and ``time.monotonic()`` in the user's own code, and reports the
-        end of a measurement (a difference of two readings) between which work was launched on a device that nobody
+        Watches ``time.perf_counter()``, ``time.time()`` and ``time.monotonic()`` in the user's own code, and reports
+        the end of a measurement (a difference of two readings) between which work was launched on a device that nobody
         waited for.
 
     Why it hurts:

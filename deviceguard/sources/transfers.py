@@ -99,8 +99,9 @@ def built(call: str, instead: str, args: _Args, kwargs: _Kwargs, result: Any) ->
 
 
 def data_of(args: _Args, kwargs: _Kwargs) -> Any:
-    """The data argument of a factory."""
-    return args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    """The data argument of a factory, also of one that is a method."""
+    given = args[1:] if len(args) > 1 and isinstance(args[0], torch.Tensor) else args
+    return given[0] if given else kwargs.get("data", kwargs.get("obj"))
 
 
 def holds_device_tensor(data: Any) -> bool:

@@ -93,6 +93,13 @@ def type_(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[
     return move(mode, args[0], target, {"dtype": dtype})
 
 
+def type_as(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``Tensor.type_as``: to the dtype and the device of another tensor."""
+    other = args[1] if len(args) > 1 else kwargs["other"]
+    found = device_of(other)
+    return move(mode, args[0], torch.Tensor.device.__get__(other) if found is None else found, {"dtype": other.dtype})
+
+
 def legacy_dtype(short: str) -> torch.dtype | None:
     """The dtype of a legacy tensor type name such as ``HalfTensor``."""
     if short == "Tensor":
@@ -166,6 +173,7 @@ def handlers() -> dict[Any, Special]:
         torch.Tensor.cuda: cuda,
         torch.Tensor.cpu: cpu,
         torch.Tensor.type: type_,
+        torch.Tensor.type_as: type_as,
         torch.Tensor.copy_: copy_,
         torch.Tensor.new_tensor: new_tensor,
         torch.as_tensor: as_tensor,

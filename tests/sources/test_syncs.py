@@ -112,6 +112,7 @@ READS: dict[str, tuple[str, Callable[[Things], Any]]] = {
     "to cpu": ("copy", lambda a: a.x.to("cpu")),
     "to a host tensor": ("copy", lambda a: a.x.to(a.host)),
     "type": ("copy", lambda a: a.x.type(torch.FloatTensor)),
+    "type_as": ("copy", lambda a: a.x.type_as(a.host)),
     "copy_ to the host": ("copy", lambda a: a.host.copy_(a.x)),
     "copy_ to pageable memory": ("copy", lambda a: a.host.copy_(a.x, non_blocking=True)),
     "numpy by force": ("copy", lambda a: a.x.numpy(force=True)),

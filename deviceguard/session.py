@@ -8,6 +8,7 @@ import threading
 from deviceguard.engine import Engine, log
 from deviceguard.events import RunEnded, RunStarted
 from deviceguard.hub import HUB
+from deviceguard.policies.keeping import KeepingPolicy
 from deviceguard.policies.migrate import MigratePolicy
 from deviceguard.policies.policy import Policy
 from deviceguard.policies.strict import StrictPolicy
@@ -37,7 +38,10 @@ class Session:
         self.whole_process = whole_process
         self.thread = 0
         self._pid = os.getpid()
+        self._is_unwritable = False
         policy = _POLICIES.get(settings.policy, Policy)()
+        if settings.json is not None:
+            policy = KeepingPolicy(policy, self._write)
         self.engine = Engine(settings, rule_classes(settings.codes()), policy, self.report)
 
     def open(self) -> Report:
@@ -95,7 +99,9 @@ class Session:
         try:
             write(self.report, self.settings.json)
         except OSError as problem:
-            log.warning("deviceguard could not write %s: %s", self.settings.json, problem)
+            if not self._is_unwritable:
+                log.warning("deviceguard could not write %s: %s", self.settings.json, problem)
+            self._is_unwritable = True
 
 
 def _is_planned(error: BaseException | None) -> bool:

@@ -18,13 +18,11 @@ def before_death(action: Callable[[int], None]) -> None:
     Args:
         action: takes the number of the signal.
     """
-    process = os.getpid()
 
     def handler(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         try:
-            if os.getpid() == process:
-                action(number)
+            action(number)
         finally:
             os.kill(os.getpid(), number)
 
@@ -32,3 +30,13 @@ def before_death(action: Callable[[int], None]) -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, handler)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _restore(handler))
+
+
+def _restore(handler: object) -> None:
+    """In a forked child: what was never ours to handle ends it at once again, wherever it is."""
+    for name in FATAL:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is handler:
+            signal.signal(number, signal.SIG_DFL)

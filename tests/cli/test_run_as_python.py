@@ -217,6 +217,21 @@ class TestHowTheProgramEnds:
         assert here.stdout == "7\n"
         assert here.stderr.count("deviceguard:") == 1
 
+    def test_a_forked_child_is_ended_by_signals_as_always(self, folder):
+        write(
+            folder,
+            """
+            import os, signal
+            child = os.fork()
+            if child:
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            else:
+                print(signal.getsignal(signal.SIGTERM), flush=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+            """,
+        )
+        assert assert_same(folder, "script.py").stdout.endswith("\n-15\n")
+
     def test_spawned_children_import_the_program_as_without_the_guard(self, folder):
         write(
             folder,

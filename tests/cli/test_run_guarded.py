@@ -89,6 +89,12 @@ class TestReport:
         assert rules(folder) == ["OPT001"]
         assert "OPT001 stale-parameters" in here.stderr.partition("deviceguard: 1 error")[2]
 
+    @pytest.mark.parametrize("ending", ["os._exit(4)", "os.kill(os.getpid(), signal.SIGKILL)"])
+    def test_has_what_was_found_before_a_process_is_killed(self, folder, ending):
+        write(folder, STALE + f"train()\n{ending}\n")
+        guarded(folder, "train.py", flags=JSON)
+        assert rules(folder) == ["OPT001"]
+
     @pytest.mark.slow
     def test_is_written_when_a_signal_comes_during_a_step(self, folder):
         write(folder, STALE + "print('running', flush=True)\ntrain(10**9)\n")

@@ -29,6 +29,10 @@ PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
         "dtype",
         re.compile(r"one of the following scalar types|not implemented for '(?:Half|BFloat16|Double|Long|Float)'"),
     ),
+    (
+        "dtype",
+        re.compile(r"input dtype \(\S+\) does not match weight dtype|input must have the type torch\.\w+, got type"),
+    ),
     ("truncation", re.compile(r"Index put requires the source and destination dtypes match")),
     ("scaler-half", re.compile(r"Attempting to unscale FP16 gradients")),
 )

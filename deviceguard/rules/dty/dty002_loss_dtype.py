@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.events import CallFailed, Event, LossComputed, Operand
@@ -122,13 +122,15 @@ class LossDtype(Rule):
         if given is None:
             return
         home = given.tensor.dtype
-        for operand in operands:
-            if operand is not given and operand.tensor.dtype != home:
+        wants_indices = "type Long" in str(event.error)
+        for operand in _suspects(operands, given, wants_indices):
+            if operand.tensor.dtype != home or wants_indices:
                 name = operand.expression or operand.role
                 yield self.finding(
-                    f"{name} ({operand.role}) is {short(operand.tensor.dtype)}, but the input of {event.callee} is "
-                    f"{short(home)}, and it takes no mix.{how_it_came(operand, event)}",
-                    _fix(name, operand, home),
+                    f"{name} ({operand.role}) is {short(operand.tensor.dtype)}, but {event.callee} "
+                    + ("takes class indices" if wants_indices else f"has an input of {short(home)} and takes no mix")
+                    + f".{how_it_came(operand, event)}",
+                    f"{name}.long()" if wants_indices else f"cast it where it is made: {name}.to(torch.{short(home)})",
                     [self.context.subjects.tensor(name, operand.tensor, operand.role)],
                     site=site_of_call(event),
                     key=name,
@@ -152,9 +154,11 @@ def _odd_one(floating: dict[str, torch.Tensor]) -> tuple[str, torch.Tensor]:
     return next((role, tensor) for role, tensor in floating.items() if tensor.dtype != given.dtype)
 
 
-def _fix(name: str, operand: Operand, home: torch.dtype) -> str:
-    if operand.role == "target" and not operand.tensor.dtype.is_floating_point:
-        return f"{name}.to(torch.{short(home)}) where it is made"
-    if operand.role == "target" and operand.tensor.dtype.is_floating_point and operand.tensor.dim() == 1:
-        return f"class indices are integers: {name}.long(); else cast it: {name}.to(torch.{short(home)})"
-    return f"cast it where it is made: {name}.to(torch.{short(home)})"
+def _suspects(operands: Sequence[Operand], given: Operand, wants_indices: bool) -> list[Operand]:
+    """The operands that may be wrong, the likeliest first: floating ones, then integer ones."""
+    others = [operand for operand in operands if operand is not given]
+    floating = [operand for operand in others if operand.tensor.is_floating_point()]
+    if wants_indices:
+        return [operand for operand in floating if operand.role == "target"]
+    mixed = [operand for operand in floating if operand.tensor.dtype != given.tensor.dtype]
+    return mixed or [operand for operand in others if not operand.tensor.is_floating_point()]

@@ -11,6 +11,8 @@ from deviceguard.rules.dty.graphs import leaves_of
 if TYPE_CHECKING:
     import torch
 
+_MARK = "deviceguard.scaler"
+
 
 class Scaling:
     """Which gradients are multiplied by a scale now.
@@ -23,22 +25,24 @@ class Scaling:
     def __init__(self) -> None:
         from torch.utils.weak import WeakTensorKeyDictionary
 
-        self._losses: Any = WeakTensorKeyDictionary()
         self._scaled: Any = WeakTensorKeyDictionary()
 
     def loss_scaled(self, scaler: Any, losses: Iterable[torch.Tensor]) -> None:
-        """A scaler multiplied losses."""
+        """A scaler multiplied losses.
+
+        The mark goes onto the node of the graph: the tensor itself may be gone by the time its backward begins.
+        """
         for loss in losses:
-            self._losses[loss] = weakref.ref(scaler)
+            if loss.grad_fn is not None:
+                loss.grad_fn.metadata[_MARK] = weakref.ref(scaler)
 
     def scaler_of_loss(self, root: torch.Tensor) -> Any | None:
         """The scaler a loss comes from, also when it was divided since; None for a loss that was not scaled."""
-        reference = self._losses.get(root)
-        if reference is None:
-            nodes = _first_nodes(root)
-            found = (ref for loss, ref in list(self._losses.items()) if any(loss.grad_fn is node for node in nodes))
-            reference = next(found, None)
-        return None if reference is None else reference()
+        for node in _first_nodes(root):
+            reference = node.metadata.get(_MARK)
+            if reference is not None:
+                return reference()
+        return None
 
     def backward(self, roots: Iterable[torch.Tensor]) -> None:
         """A backward from these roots is about to leave gradients on the leaves of their graphs."""

@@ -110,10 +110,10 @@ def main() -> int:
     """Write the files; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("code", help="three letters and three digits, such as OPT016; codes are never used again")
-    parser.add_argument("name", help="the bad pattern in two to four words, such as step-without-change")
+    parser.add_argument("name", help="the bad pattern in one to four words, such as step-without-change")
     parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the checkout to write into")
     given = parser.parse_args()
-    if not re.fullmatch(r"[A-Z]{3}\d{3}", given.code) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+){1,3}", given.name):
+    if not re.fullmatch(r"[A-Z]{3}\d{3}", given.code) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+){0,3}", given.name):
         parser.error("the code must look like OPT016 and the name like step-without-change")
     files = skeleton(given.code, given.name, given.root)
     taken = [path for path in files if path.exists() and path.name != "__init__.py"]

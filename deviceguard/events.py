@@ -358,8 +358,8 @@ class CallFailed(Event):
     """An exception leaves the guarded block and comes from a call into PyTorch.
 
     Attributes:
-        error: the exception.
-        traceback: its traceback.
+        error: the exception; None where a backend accepted what others refuse.
+        traceback: its traceback; None likewise.
         problem: ``device``, ``dtype``, ``index-device``, ``generator-device``, ... or ``other``.
         callee: what refused, as the user would call it: ``nn.Linear``, ``F.mse_loss``, ``a + b``, ``SGD.step``.
         kind: ``module``, ``loss``, ``function``, ``operator``, ``index``, ``optimizer``, ``backward``.
@@ -370,8 +370,8 @@ class CallFailed(Event):
         line: line in that frame where the call stands.
     """
 
-    error: BaseException
-    traceback: TracebackType
+    error: BaseException | None
+    traceback: TracebackType | None
     problem: str
     callee: str
     kind: str
@@ -380,6 +380,16 @@ class CallFailed(Event):
     operands: Sequence[Operand]
     frame: FrameType
     line: int
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class HostOperandTaken(CallFailed):
+    """A backend is about to take a host tensor beside device tensors, without a word, where others refuse the call.
+
+    Rules hear it as :class:`CallFailed`; ``error`` and ``traceback`` are None, and the call is still running.
+    """
+
+    heard_as: ClassVar[type[Event] | None] = CallFailed
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -25,7 +25,8 @@ class WarnPolicy(Policy):
         adopt()
 
     def apply(self, finding: Finding, event: Event) -> None:  # noqa: D102
-        if finding.severity is not Severity.ADVICE and not isinstance(event, CallFailed):
+        explains = isinstance(event, CallFailed) and event.error is not None
+        if finding.severity is not Severity.ADVICE and not explains:
             self.tell(finding)
 
     def tell(self, finding: Finding, more: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deviceguard.sources.accepted_mixes import AcceptedMixes
 from deviceguard.sources.amp import MixedPrecision
 from deviceguard.sources.averages import Averages
 from deviceguard.sources.backward import Backward
@@ -36,6 +37,7 @@ SOURCES: tuple[type[Source], ...] = (
     Backward,
     ModuleCalls,
     StepMarkers,
+    AcceptedMixes,
     Loaders,
     Synchronisation,
     Clocks,

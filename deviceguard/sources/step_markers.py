@@ -10,14 +10,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar
 
-import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
-
 from deviceguard.backends.devices import tracings
 from deviceguard.backends.tracing import GraphCounts, Tracing
 from deviceguard.events import Event, GraphChange, HostFallback, PendingRead, StepMarked
 from deviceguard.naming.frames import origin, outward
 from deviceguard.sources.graph_recording import RecordedCall, Recorder, change_between
+from deviceguard.sources.modes import put_below, take_out
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
@@ -146,12 +144,12 @@ class StepMarkers(Source):
         before = functools.partial(_figures, tracing, names)
         state.recorder = Recorder(before, functools.partial(self._after_call, tracing, names))
         self._recorders.add(state.recorder)
-        _put_below(state.recorder)
+        put_below(state.recorder)
 
     def _stop_recording(self) -> Recorder | None:
         recorder, self._state.recorder = self._state.recorder, None
         if recorder is not None:
-            _take_out(recorder)
+            take_out(recorder)
         return recorder
 
     def _after_call(self, tracing: Tracing, names: tuple[str, ...], call: str, before: Any) -> None:
@@ -161,8 +159,8 @@ class StepMarkers(Source):
         counts, fallen = before
         ops = _grown(fallen, now[1], tracing.reads)
         done = now[0].since(counts)
-        if ops and HostFallback in self.wanted:
-            self.emit(HostFallback(ops, call))
+        if ops:
+            self.tell(HostFallback, lambda: HostFallback(ops, call))
         elif done.graphs and not done.markers and PendingRead in self.wanted:
             self.emit(PendingRead(call, bool(done.compiled)))
 
@@ -190,30 +188,6 @@ def _form(tracing: Tracing, frame: FrameType | None) -> str:
             break
         form = tracing.form_of(caller.f_code.co_name, file) or form
     return form
-
-
-def _put_below(mode: TorchFunctionMode) -> None:
-    """Put a mode under all others of this thread, so that the program's own enter and leave in their order.
-
-    Only the mode of ``torch.set_default_device`` stays below it: PyTorch insists on finding that at the very bottom.
-    """
-    above = [_pop_mode() for _ in _get_current_function_mode_stack()]
-    default_device = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-    if above and above[-1] is default_device:
-        _push_mode(above.pop())
-    _push_mode(mode)
-    for other in reversed(above):
-        _push_mode(other)
-
-
-def _take_out(mode: TorchFunctionMode) -> None:
-    if mode not in _get_current_function_mode_stack():
-        return
-    above = []
-    while (top := _pop_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        _push_mode(other)
 
 
 _WAITING: dict[str, weakref.WeakSet[StepMarkers]] = {}

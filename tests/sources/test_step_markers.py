@@ -8,7 +8,8 @@ from deviceguard.backends.tracing import GraphCounts, Tracing
 from deviceguard.events import HostFallback, PendingRead, StepMarked
 from deviceguard.sources import step_markers
 from deviceguard.sources.graph_recording import Recorder
-from deviceguard.sources.step_markers import StepMarkers, _put_below, _take_out
+from deviceguard.sources.modes import put_below, take_out
+from deviceguard.sources.step_markers import StepMarkers
 
 PACKAGE = "a_backend_that_traces"
 
@@ -239,21 +240,21 @@ def recorder():
 
 def test_modes_of_the_program_stay_in_their_order(recorder):
     with torch.device("meta"):
-        _put_below(recorder)
+        put_below(recorder)
         with torch.device("cpu"):
             pass
         assert torch.ones(2).device.type == "meta"
     assert torch.overrides._get_current_function_mode_stack() == [recorder]
-    _take_out(recorder)
+    take_out(recorder)
     assert torch.overrides._get_current_function_mode_stack() == []
 
 
 def test_default_device_stays_at_the_bottom(recorder):
     torch.set_default_device("meta")
     try:
-        _put_below(recorder)
+        put_below(recorder)
         assert torch.ones(2).device.type == "meta"
     finally:
         torch.set_default_device(None)
     assert torch.overrides._get_current_function_mode_stack() == [recorder]
-    _take_out(recorder)
+    take_out(recorder)

@@ -6,12 +6,12 @@ import ast
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from deviceguard.backends.devices import is_accelerator, is_host, same
 from deviceguard.events import CallFailed, Operand
-from deviceguard.naming.frames import is_user_code
+from deviceguard.naming.frames import is_user_code, outward
 from deviceguard.naming.objects import joined
 from deviceguard.naming.provenance import Origin, origin_of
 
@@ -220,7 +220,9 @@ def _unseen_factory(event: CallFailed, home: torch.device | None) -> Blame | Non
     return None
 
 
-def _entry_of(event: CallFailed) -> TracebackType | None:
+def _entry_of(event: CallFailed) -> TracebackType | FrameType | None:
+    if event.error is None:
+        return event.frame
     entry: TracebackType | None = event.traceback
     while entry is not None and entry.tb_frame is not event.frame:
         entry = entry.tb_next
@@ -241,17 +243,23 @@ def _holder(target: Any, event: CallFailed, context: Context) -> Holder | None:
     return holder_of(target, _modules_in_sight(event, context))
 
 
+def _frames(event: CallFailed) -> Iterator[FrameType]:
+    if event.error is None:
+        yield from outward(event.frame)
+    current: TracebackType | None = event.traceback
+    while current is not None:
+        yield current.tb_frame
+        current = current.tb_next
+
+
 def _modules_in_sight(event: CallFailed, context: Context) -> Sequence[nn.Module]:
     from torch import nn
 
     found: dict[int, nn.Module] = {id(module): module for module in context.ledger.modules()}
-    current: TracebackType | None = event.traceback
-    while current is not None:
-        frame = current.tb_frame
+    for frame in _frames(event):
         owner = frame.f_locals.get("self") if is_user_code(frame) else None
         if isinstance(owner, nn.Module):
             found.setdefault(id(owner), owner)
-        current = current.tb_next
     for model, _ in context.ledger.models():
         for part in model.modules():
             found.setdefault(id(part), part)

@@ -16,17 +16,18 @@ from deviceguard.rules.rule import Rule, on
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-_AT_ONCE = 16
-"""So many steps without a marker are reported while the run goes on: no sensible loop batches more into one graph."""
+_AT_ONCE = 64
+"""So many steps without a marker are an error while the run goes on: no sensible loop makes one graph of more."""
 _AT_END = 4
-"""So many are enough at the end of a run that never had a marker."""
+"""So many are worth a word at the end of a short run that never had a marker: it did no harm yet."""
 
 
 class MissingStepMarker(Rule):
     """Optimizer steps on a device that collects operations into graphs, with no step marker between them.
 
     What it does:
-        Counts the optimizer's steps since the last step marker, in whatever form: ``torch_xla.sync()``,
+        Counts the optimizer's steps since the last step marker. At 64 of them it reports an error; a shorter run that
+        ends without a single marker gets an advice. Markers are, in whatever form: ``torch_xla.sync()``,
         ``torch_xla.step()``, ``torch_xla.compile``, ``xm.mark_step()``, ``xm.optimizer_step(barrier=True)``, or a
         loader wrapped in ``MpDeviceLoader``. ``xm.optimizer_step`` without ``barrier=True`` marks nothing.
 
@@ -116,20 +117,21 @@ class MissingStepMarker(Rule):
         if event.error is not None or self._marked or self._unmarked < _AT_END or self._tracing is None:
             return
         if not self._tracing.runs_at_once():
-            yield self._found()
+            yield self._found(Severity.ADVICE)
 
-    def _found(self) -> Finding:
+    def _found(self, severity: Severity = Severity.ERROR) -> Finding:
         assert self._tracing is not None
         assert self._subject is not None
         steps, self._unmarked = self._unmarked, 0
         call = self._tracing.sync_call
         cause = " xm.optimizer_step() without barrier=True marks no step." if self._through else ""
         return self.finding(
-            f"{self._subject.name} has stepped {steps} times with no step marker in between, so nothing was executed: "
-            f"one graph of all these steps is growing until a value is read, and it is compiled then.{cause}",
+            f"{self._subject.name} has stepped {steps} times with no step marker in between: one graph of all these steps "
+            f"grows until a value is read, and is compiled then as a whole.{cause}",
             self._fix(call),
             [self._subject],
             site=self._site,
+            severity=severity,
             count=steps,
         )
 

@@ -130,7 +130,7 @@ def _generator_in(event: CallFailed) -> tuple[torch.Generator | None, bool]:
             in_sampler = in_sampler or "data/sampler" in frame.f_code.co_filename.replace("\\", "/")
             candidates = [value for value in frame.f_locals.values() if isinstance(value, torch.Generator)]
             found = candidates[0] if candidates else found
-        entry = entry.tb_next  # type: ignore[assignment]
+        entry = entry.tb_next
     return found, in_sampler
 
 

@@ -33,8 +33,9 @@ class Scaling:
         The mark goes onto the node of the graph: the tensor itself may be gone by the time its backward begins.
         """
         for loss in losses:
-            if loss.grad_fn is not None:
-                loss.grad_fn.metadata[_MARK] = weakref.ref(scaler)
+            node: Any = loss.grad_fn
+            if node is not None:
+                node.metadata[_MARK] = weakref.ref(scaler)
 
     def scaler_of_loss(self, root: torch.Tensor) -> Any | None:
         """The scaler a loss comes from, also when it was divided since; None for a loss that was not scaled."""

@@ -25,7 +25,7 @@ from deviceguard.ledger.records import (
 )
 from deviceguard.ledger.tensors import parameters_of as parameters_of
 from deviceguard.ledger.tensors import tensors_in as tensors_in
-from deviceguard.ledger.values import gradient_of, storage_of
+from deviceguard.ledger.values import gradient_of, storage_of, versions_of
 from deviceguard.naming.frames import origin, outward, spot_of, user_frame
 from deviceguard.naming.objects import joined, variable_of
 
@@ -316,10 +316,11 @@ class Ledger:
             self._adopt_all(event.module)
 
     def _on_module_state_taken(self, event: events.ModuleStateTaken) -> None:
-        record = StateRecord(weakref.ref(event.module), spot_of(user_frame()), self.optimizer_steps)
-        for value in event.state.values():
-            if isinstance(value, torch.Tensor):
-                self._states[value] = record
+        tensors = [value for value in event.state.values() if isinstance(value, torch.Tensor)]
+        spot = spot_of(user_frame())
+        record = StateRecord(weakref.ref(event.module), spot, self.optimizer_steps, versions_of(tensors[:8]))
+        for value in tensors:
+            self._states[value] = record
 
     def _on_module_called(self, event: events.ModuleCalled) -> None:
         examined = self._steps.examined

@@ -117,8 +117,10 @@ class StateRecord:
         module: whose state it is.
         taken_at: the user's line that took it.
         taken_in: optimizer steps of the whole run when it was taken.
+        versions: version counters of its first tensors then; they are shared with the module's own.
     """
 
     module: weakref.ref[Any]
     taken_at: Site | None
     taken_in: int
+    versions: tuple[int, ...] = ()

@@ -18,7 +18,7 @@ from deviceguard.ledger.families import (
     structure_of,
     unwrapped,
 )
-from deviceguard.ledger.ledger import parameters_of, tensors_in
+from deviceguard.ledger.tensors import parameters_of, tensors_in
 from deviceguard.ledger.values import Sample, gradient_of, sample_of_all, storage_of
 from deviceguard.naming.frames import user_site
 from deviceguard.naming.phrases import made_at
@@ -231,8 +231,10 @@ class UntrainedCopy(Rule):
         if role is None:
             kin = [inner, *sources_of(self.context.ledger, inner)]
             for other, known in list(self._known.items()):
-                if isinstance(known, _Trained) and other is not None and (
-                    any(other is one for one in kin) or share_parameters(inner, other)
+                if (
+                    isinstance(known, _Trained)
+                    and other is not None
+                    and (any(other is one for one in kin) or share_parameters(inner, other))
                 ):
                     role = known
         self._known[module] = role
@@ -241,7 +243,11 @@ class UntrainedCopy(Rule):
     def _use(self, module: nn.Module, candidate: _Candidate, how: str) -> None:
         twin = candidate.twin
         candidate.ran = True
-        if twin.steps == 0 or candidate.checked == twin.last or candidate.in_steps >= max(3, TEACHER_SHARE * twin.steps):
+        if (
+            twin.steps == 0
+            or candidate.checked == twin.last
+            or candidate.in_steps >= max(3, TEACHER_SHARE * twin.steps)
+        ):
             return
         candidate.checked, candidate.finding = twin.last, None
         if self.context.ledger.module(unwrapped(module)).loaded or self.context.ledger.is_trained(module):
@@ -258,11 +264,14 @@ class UntrainedCopy(Rule):
             candidate.kin, "another object of its class"
         )
         verb = "evaluated" if how == "run" else "saved"
+        fix = f"use {twin.name} here, or load it first: {subject.name}.load_state_dict({twin.name}.state_dict())"
+        if twin.name == subject.name:
+            fix = f"hand the trained state back and load it here: {subject.name}.load_state_dict(trained_state)"
         return self.finding(
             f"{subject.name}{made_at(subject.made_at)} is {verb} after training, but was never trained: its weights are "
             f"those it had before the first step.\nThe {candidate.twin.steps} training steps changed {twin.name}"
             f"{made_at(twin.made_at)}, {kin}.",
-            f"use {twin.name} here, or load it first: {subject.name}.load_state_dict({twin.name}.state_dict())",
+            fix,
             [subject, twin],
             site=user_site(),
             key=subject.name,

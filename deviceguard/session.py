@@ -15,6 +15,7 @@ from deviceguard.policies.strict import StrictPolicy
 from deviceguard.policies.warn import WarnPolicy
 from deviceguard.reports.report import Report
 from deviceguard.rules.registry import rule_classes
+from deviceguard.rules.rule import Rule
 from deviceguard.settings import Settings
 
 _POLICIES: dict[str, type[Policy]] = {"warn": WarnPolicy, "strict": StrictPolicy, "migrate": MigratePolicy}
@@ -42,7 +43,18 @@ class Session:
         policy = _POLICIES.get(settings.policy, Policy)()
         if settings.json is not None:
             policy = KeepingPolicy(policy, self._write)
-        self.engine = Engine(settings, rule_classes(settings.codes()), policy, self.report)
+        self.engine = Engine(settings, self._rules(), policy, self.report)
+
+    def _rules(self) -> list[type[Rule]]:
+        """The rules that are on; one that cannot be loaded is left out, the others do their work."""
+        found: list[type[Rule]] = []
+        for code in sorted(self.settings.codes()):
+            try:
+                found += rule_classes([code])
+            except Exception:
+                self.report.internal_errors += 1
+                log.warning("deviceguard could not load rule %s; it is left out", code, exc_info=True)
+        return list(dict.fromkeys(found))
 
     def open(self) -> Report:
         """Install the sources and start judging."""
@@ -76,6 +88,7 @@ class Session:
         finally:
             HUB.leave(self)
             self._write()
+            self._write_fixes()
 
     def _explain(self, error: BaseException | None) -> None:
         if error is None:
@@ -90,6 +103,16 @@ class Session:
             return
         if event is not None:
             self.engine.handle(event)
+
+    def _write_fixes(self) -> None:
+        if self.settings.fix_diff is None:
+            return
+        from deviceguard.fixes.diff import write
+
+        try:
+            self.report.notes.append(write(self.report.findings, self.settings.fix_diff))
+        except Exception:  # what cannot be edited is no reason to end a run otherwise
+            log.warning("deviceguard could not write %s", self.settings.fix_diff, exc_info=True)
 
     def _write(self) -> None:
         if self.settings.json is None:

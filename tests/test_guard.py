@@ -14,6 +14,7 @@ import pytest
 import deviceguard
 from deviceguard.events import CallFailed, RunEnded
 from deviceguard.hub import HUB
+from deviceguard.rules.registry import rule_classes
 from tests.guarding import only_pings, ping
 
 
@@ -280,6 +281,23 @@ class TestFunctions:
             @deviceguard.watch
             class Trainer:
                 pass
+
+
+class TestBrokenRules:
+    def test_a_rule_that_cannot_be_loaded_is_left_out(self, monkeypatch, caplog):
+        from deviceguard import session
+
+        def failing(codes):
+            if "DEV001" in codes:
+                raise ImportError("gone")
+            return rule_classes(codes)
+
+        monkeypatch.undo()
+        monkeypatch.setattr(session, "rule_classes", failing)
+        with deviceguard.watch(select="DEV001,DEV002") as report:
+            pass
+        assert report.internal_errors == 1
+        assert "could not load rule DEV001" in caplog.text
 
 
 class TestStep:

@@ -62,6 +62,7 @@ def test_advice_is_for_the_report_only():
 
 def test_what_explains_a_traceback_is_read_after_it():
     failed = CallFailed.__new__(CallFailed)
+    failed.error = RuntimeError()
     assert given(finding(severity=Severity.ERROR), event=failed) == []
 
 

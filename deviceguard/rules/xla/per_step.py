@@ -16,6 +16,29 @@ _LEAST = 3
 """So many watched steps must show a line before it is spoken of."""
 
 
+_WORDS = {
+    "__getitem__": "indexing",
+    "__setitem__": "indexed assignment",
+    "__bool__": "a truth test",
+    "__float__": "float()",
+    "__int__": "int()",
+    "__index__": "use as an index",
+    "__repr__": "printing",
+    "__format__": "formatting",
+    "__contains__": "`in`",
+    "to": ".to()",
+    "cpu": ".cpu()",
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "numpy": ".numpy()",
+}
+
+
+def words_for(function: str) -> str:
+    """A torch function as a person would speak of it: ``indexing`` for ``__getitem__``, ``median()``."""
+    return _WORDS.get(function, f"{function}()")
+
+
 @dataclasses.dataclass(slots=True)
 class Habit:
     """What a line did.

@@ -126,7 +126,7 @@ class MissingStepMarker(Rule):
         call = self._tracing.sync_call
         cause = " xm.optimizer_step() without barrier=True marks no step." if self._through else ""
         return self.finding(
-            f"{self._subject.name} has stepped {steps} times with no step marker in between: one graph of all these steps "
+            f"{self._subject.name} has stepped {steps} times with no step marker in between: one graph of all of them "
             f"grows until a value is read, and is compiled then as a whole.{cause}",
             self._fix(call),
             [self._subject],

@@ -15,6 +15,7 @@ from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.naming.expressions import running_call
 from deviceguard.naming.frames import site_of, spot_of, user_frame
 from deviceguard.rules.rule import Rule, on
+from deviceguard.rules.xla.per_step import words_for
 
 if TYPE_CHECKING:
     from torch import nn
@@ -292,14 +293,13 @@ def _are_buckets(shapes: _Shapes) -> bool:
 
 def _cause(change: GraphChange, named: str) -> str:
     line = f" in `{change.site.source}`" if change.site is not None and change.site.source else ""
+    called = words_for(change.function)
     if change.kind == "number":
-        what = (
-            f"{named} changes what {change.function}() is given" if named else f"{change.function}() is given numbers"
-        )
+        what = f"{named} changes what {called} is given" if named else f"{called} is given other numbers at each step"
         return f"{what}{line}: {change.before}, then {change.after}. Numbers given there are part of the graph."
     if change.kind == "count":
-        return f"{change.function}(){line} runs {change.before} in one step and {change.after} in the next."
-    return f"{change.function}(){line} gets a tensor of {change.kind} {change.before}, then one of {change.after}."
+        return f"{called}{line} runs {change.before} in one step and {change.after} in the next."
+    return f"{called}{line} gets a tensor of {change.kind} {change.before}, then one of {change.after}."
 
 
 def _fix(change: GraphChange, named: str) -> str:

@@ -11,11 +11,10 @@ from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.expressions import CallText, running_call
 from deviceguard.naming.frames import libraries_between, user_frame
 from deviceguard.rules.rule import Rule, on
-from deviceguard.rules.xla.per_step import Habit, Habits, newly
+from deviceguard.rules.xla.per_step import Habit, Habits, newly, words_for
 
 _OWN_READS = ("torch/amp/", "torch/optim/", "torch_xla/amp/")
 """Where libraries read for a reason of their own that is documented."""
-_WORDS = {"__bool__": "a truth test", "__float__": "float()", "__int__": "int()", "__repr__": "repr()"}
 
 
 class ReadBeforeMarker(Rule):
@@ -107,7 +106,7 @@ class ReadBeforeMarker(Rule):
     def _found(self, habit: Habit, form: str) -> Finding:
         what = habit.detail or "A tensor"
         return self.finding(
-            f"{what} is read by {_words(habit.call)} before {form} ends the step, in {habit.steps} of "
+            f"{what} is read by {words_for(habit.call)} before {form} ends the step, in {habit.steps} of "
             f"{self._habits.watched} steps watched: the unfinished graph is compiled and run for it, and its work is "
             "done again at the marker.",
             f"keep {habit.detail or 'it'} on the device and read it after {form}, every so many steps",
@@ -115,10 +114,6 @@ class ReadBeforeMarker(Rule):
             site=habit.site,
             count=newly(habit),
         )
-
-
-def _words(call: str) -> str:
-    return _WORDS.get(call, f"{call}()")
 
 
 def _subject_of(text: CallText | None) -> str:

@@ -9,7 +9,7 @@ from deviceguard.events import HostFallback, OptimizerStepped, StepMarked
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.rules.rule import Rule, on
 from deviceguard.rules.xla.fallbacks import dynamic
-from deviceguard.rules.xla.per_step import Habit, Habits, newly
+from deviceguard.rules.xla.per_step import Habit, Habits, newly, words_for
 
 _STATIC = {
     "masked_select": "multiply by the mask, or torch.where(mask, x, 0), and divide by mask.sum()",
@@ -99,8 +99,8 @@ class DynamicShapeOp(Rule):
     def _found(self, habit: Habit) -> Finding:
         first = habit.detail.split(", ")[0]
         return self.finding(
-            f"The result of {habit.call}() has a shape that depends on values ({habit.detail}), in {habit.steps} of "
-            f"{self._habits.watched} steps watched: the graph ends here, the operation runs on the host, and what "
+            f"The result of {words_for(habit.call)} has a shape that depends on values ({habit.detail}), in "
+            f"{habit.steps} of {self._habits.watched} steps watched: the graph ends here, the operation runs on the host, and what "
             "follows is compiled anew when the number of elements changes.",
             f"keep the shape fixed: {_STATIC.get(first, 'torch.where(mask, x, 0) or multiplication with the mask')}",
             [Subject(habit.call, "operation")],

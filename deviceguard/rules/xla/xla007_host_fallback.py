@@ -9,7 +9,7 @@ from deviceguard.events import HostFallback, OptimizerStepped, StepMarked
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.rules.rule import Rule, on
 from deviceguard.rules.xla.fallbacks import missing
-from deviceguard.rules.xla.per_step import Habit, Habits, newly
+from deviceguard.rules.xla.per_step import Habit, Habits, newly, words_for
 
 
 class HostFallbackOp(Rule):
@@ -93,8 +93,8 @@ class HostFallbackOp(Rule):
 
     def _found(self, habit: Habit) -> Finding:
         return self.finding(
-            f"{habit.call}() needs {habit.detail}, which this device lacks: it ran on the host in {habit.steps} "
-            f"of {self._habits.watched} steps watched. Each time the graph so far is run, its values come to the host "
+            f"{words_for(habit.call)} needs {habit.detail}, which this device lacks: it ran on the host in "
+            f"{habit.steps} of {self._habits.watched} steps watched. Each time the graph so far is run, its values come to the host "
             "and the result goes back.",
             f"write it with other operations ({habit.detail} has no lowering), or compute it outside of the step",
             [Subject(habit.detail, "operation")],

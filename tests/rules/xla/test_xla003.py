@@ -35,7 +35,7 @@ def test_names_what_is_read():
     found = only(run(READ.format(steps=8, before="total += loss.item()", after="pass")), "XLA003")
 
     assert found.subjects[0].name == "loss"
-    assert found.message.startswith("loss is read by item()")
+    assert found.message.startswith("loss is read by .item() before")
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ class DynamicShapeOp(Rule):
         first = habit.detail.split(", ")[0]
         return self.finding(
             f"The result of {words_for(habit.call)} has a shape that depends on values ({habit.detail}), in "
-            f"{habit.steps} of {self._habits.watched} steps watched: the graph ends here, the operation runs on the host, and what "
-            "follows is compiled anew when the number of elements changes.",
+            f"{habit.steps} of {self._habits.watched} steps watched: the graph ends here, the operation "
+            "runs on the host, and what follows is compiled anew when the number of elements changes.",
             f"keep the shape fixed: {_STATIC.get(first, 'torch.where(mask, x, 0) or multiplication with the mask')}",
             [Subject(habit.call, "operation")],
             site=habit.site,

@@ -94,8 +94,8 @@ class HostFallbackOp(Rule):
     def _found(self, habit: Habit) -> Finding:
         return self.finding(
             f"{words_for(habit.call)} needs {habit.detail}, which this device lacks: it ran on the host in "
-            f"{habit.steps} of {self._habits.watched} steps watched. Each time the graph so far is run, its values come to the host "
-            "and the result goes back.",
+            f"{habit.steps} of {self._habits.watched} steps watched. Each time the graph so far is run, "
+            "its values come to the host and the result goes back.",
             f"write it with other operations ({habit.detail} has no lowering), or compute it outside of the step",
             [Subject(habit.detail, "operation")],
             site=habit.site,

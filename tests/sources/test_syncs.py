@@ -169,7 +169,9 @@ READS: dict[str, tuple[str, Callable[[Things], Any]]] = {
     "gaussian_nll_loss": ("check", lambda a: F.gaussian_nll_loss(a.x, a.x, a.x.abs())),
     "weighted and smoothed": (
         "check",
-        lambda a: F.cross_entropy(a.m, a.index.new_tensor([0, 1, 2, 0]), torch.ones(3, device="cuda"), label_smoothing=0.1),
+        lambda a: F.cross_entropy(
+            a.m, a.index.new_tensor([0, 1, 2, 0]), torch.ones(3, device="cuda"), label_smoothing=0.1
+        ),
     ),
     "searchsorted with sorter": ("check", lambda a: torch.searchsorted(a.x, a.x, sorter=a.x.argsort())),
 }

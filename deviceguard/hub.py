@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from deviceguard.backends.simulated import running_simulation
+from deviceguard.busy import BUSY
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import Event, ModuleCalled
 from deviceguard.steps import Steps
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("deviceguard")
-
-
-class _Busy(threading.local):
-    value = False
 
 
 class Hub:
@@ -38,7 +35,7 @@ class Hub:
         self._lock = threading.RLock()
         self._sessions: list[Session] = []
         self._installed: dict[tuple[type[Source], int], Source] = {}
-        self._busy = _Busy()
+        self._busy = BUSY
         self._simulation: object | None = None
 
     @property
@@ -112,7 +109,7 @@ class Hub:
         What they installed stays and tells nobody; a session of the child's own takes it over.
         """
         self._lock = threading.RLock()
-        self._busy = _Busy()
+        self._busy.value = False
         self._sessions = []
 
     def _adapt(self) -> None:

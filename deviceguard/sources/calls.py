@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from deviceguard.busy import BUSY
 from deviceguard.events import (
     ArraysConverted,
     CopyQueued,
@@ -201,10 +202,10 @@ class TableMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
-        if QUEUE.copies or (QUEUE.timed and not QUEUE.launched):
-            self.watch(func, args, kwargs or {})
         handler = self.table.get(func)
-        if handler is None:
+        if (QUEUE.copies or (QUEUE.timed and not QUEUE.launched)) and not BUSY.value:
+            self.watch(func, args, kwargs or {})
+        if handler is None or BUSY.value:
             return func(*args, **kwargs) if kwargs else func(*args)
         return handler(func, args, kwargs or {})
 

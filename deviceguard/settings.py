@@ -31,6 +31,7 @@ class Settings:
         ignore: codes or families that are off.
         simulate: device to simulate (``cuda``, ``cuda:2``), or None.
         json: file for the JSON report, or None.
+        fix_diff: file for the edits that repair what was found, as a unified diff, or None.
         warmup_steps: steps at the start in which host reads are not judged.
         sync_share: a line that reads from the device in at least this share of the steps is reported; between 0 and 1.
         min_steps: least number of steps after which a share can be judged.
@@ -43,6 +44,7 @@ class Settings:
     ignore: tuple[str, ...] = ()
     simulate: str | None = None
     json: str | None = None
+    fix_diff: str | None = None
     warmup_steps: int = 2
     sync_share: float = 0.8
     min_steps: int = 4
@@ -95,7 +97,7 @@ def _checked(name: str, value: Any, place: str) -> Any:
     try:
         return _CHECKS.get(_FIELDS[name].type, _text)(value) if name not in _OWN else _OWN[name](value)
     except SettingsError as problem:
-        raise SettingsError(f"{problem} ({name} in {place})") from None
+        raise SettingsError(f"{name} in {place}: {problem}") from None
     except (TypeError, ValueError) as problem:
         raise SettingsError(f"Setting {name!r} in {place} cannot be {value!r}: {problem}.") from None
 
@@ -156,7 +158,7 @@ def _codes(value: str | Iterable[str]) -> tuple[str, ...]:
 
 _CHECKS: dict[Any, Callable[[Any], Any]] = {"tuple[str, ...]": _codes, "int": _whole, "float": _share}
 """What reads a value, by the annotation of its field."""
-_OWN: dict[str, Callable[[Any], Any]] = {"policy": _policy, "json": _file, "simulate": _device}
+_OWN: dict[str, Callable[[Any], Any]] = {"policy": _policy, "json": _file, "fix_diff": _file, "simulate": _device}
 """What reads the value of single fields."""
 
 

@@ -255,9 +255,10 @@ class TestHowTheProgramEnds:
 def test_a_settings_error_is_one_line_and_status_2(folder):
     here = guarded(folder, "script.py", flags=("--select", "DVE001"))
     assert (here.status, here.stdout) == (2, "")
-    assert here.stderr.splitlines() == [
-        "deviceguard: There is no rule or family 'DVE001'. Did you mean DEV001? 'deviceguard rules' lists them."
-    ]
+    (line,) = here.stderr.splitlines()
+    assert line.startswith(
+        "deviceguard: select in the arguments: There is no rule or family 'DVE001'. Did you mean DEV001?"
+    )
 
 
 def test_the_installed_command_is_the_same_as_the_module(folder):

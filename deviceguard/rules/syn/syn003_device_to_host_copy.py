@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from deviceguard.backends.devices import is_host
+from deviceguard.context import Context
+from deviceguard.events import HostRead, OptimizerStepped
 from deviceguard.findings import Severity
+from deviceguard.ledger.tensors import parameters_of
+from deviceguard.naming.attribution import Charge
+from deviceguard.rules.rule import on
 from deviceguard.rules.syn.host_reads import HostReadRule
 from deviceguard.rules.syn.site_rule import named
 from deviceguard.rules.syn.sites import Tally
@@ -49,7 +55,7 @@ class DeviceToHostCopy(HostReadRule):
 
     When it stays silent:
         For copies every N steps, at the end of an epoch and in evaluation during training; for asynchronous copies into
-        pinned memory; for checkpoints.
+        pinned memory; for checkpoints; for gradients handed to an optimizer that holds its parameters on the host.
 
     Repair:
         None.
@@ -65,6 +71,20 @@ class DeviceToHostCopy(HostReadRule):
     severity: ClassVar[Severity] = Severity.WARNING
     since: ClassVar[str] = "0.1.0"
     families: ClassVar[frozenset[str]] = frozenset({"copy"})
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._offloaded: frozenset[tuple[int, ...]] = frozenset()
+
+    @on(OptimizerStepped)
+    def learn(self, event: OptimizerStepped) -> None:
+        """Remember what an optimizer holds on the host that is handed its gradients: they have to come down."""
+        if self.context.steps.examined and self.context.ledger.optimizer(event.optimizer).fed:
+            held = (parameter for parameter in parameters_of(event.optimizer) if is_host(parameter.device))
+            self._offloaded |= {tuple(parameter.shape) for parameter in held}
+
+    def concerns(self, event: HostRead, charged: Charge) -> bool:  # noqa: D102
+        return not self._offloaded or tuple(event.tensor.shape) not in self._offloaded
 
     def message(self, tally: Tally) -> str:  # noqa: D102
         size = tally.nbytes // max(1, tally.count)

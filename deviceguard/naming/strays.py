@@ -157,11 +157,13 @@ def holder_of(target: Any, modules: Iterable[nn.Module]) -> Holder | None:
         for stray in strays_of(module):
             if id(stray.value) in registered:
                 continue
+            if stray.value is module:
+                continue
             if stray.value is target or _same_storage_view(stray.value, target):
                 return Holder(module, stray.path, stray.value)
             if issubclass(type(stray.value), nn.Module):
                 inner = _path_inside(target, stray.value)
-                if inner is not None:
+                if inner is not None and _path_inside(module, stray.value) is None:  # no way back to the holder
                     return Holder(module, stray.path, stray.value, inner)
     return None
 

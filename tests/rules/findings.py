@@ -17,6 +17,7 @@ from torch.nn import functional as F
 def run(source: str, simulate: str | None = "cuda", **given: Any) -> Any:
     """Run a script that begins with the usual imports; it may end with the exception PyTorch raises."""
     given.setdefault("may_raise", (RuntimeError, ValueError, TypeError, IndexError))
+    given.setdefault("select", "DEV,DTY")
     return run_script(HEAD + source, simulate, **given)
 
 
@@ -33,6 +34,7 @@ def one(source: str, code: str, simulate: str | None = "cuda", **given: Any) -> 
 
 def silent(source: str, simulate: str | None = "cuda", **given: Any) -> None:
     """Assert that a script ends well and that no rule of DEV and DTY warns."""
+    given.setdefault("select", "DEV,DTY")
     report = run_script(HEAD + source, simulate, **given)
     assert report.internal_errors == 0
     assert [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterator
+from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.events import ModuleCalled, ModuleConverted, OptimizerCreated
@@ -102,14 +104,11 @@ class UnregisteredParameter(Rule):
         for module in root.modules() if deep else (root,):
             for stray in strays_of(module):
                 leaf = _lost_leaf(stray.value)
-                if leaf is None or stray.path in self._said.get(module, ()) or self._is_known(leaf):
+                if leaf is None or stray.path in self._said.get(module, ()):
                     continue
                 self._said.setdefault(module, set()).add(stray.path)
-                yield self._finding(module, stray.path, stray.attribute, stray.value)
-
-    def _is_known(self, leaf: torch.Tensor) -> bool:
-        ledger = self.context.ledger
-        return ledger.parameter(leaf).owner is not None or id(leaf) in ledger.owned()
+                if not _is_held(leaf):
+                    yield self._finding(module, stray.path, stray.attribute, stray.value)
 
     def _finding(self, module: nn.Module, path: str, attribute: str, tensor: torch.Tensor) -> Finding:
         owner = self.context.subjects.model(module)
@@ -122,6 +121,12 @@ class UnregisteredParameter(Rule):
             site=assignment_of(attribute, type(module)),
             key=name,
         )
+
+
+def _is_held(leaf: torch.Tensor) -> bool:
+    """True when a module, an optimizer or anything else still refers to a parameter, beside the graph."""
+    passing = (FrameType, GeneratorType)
+    return any(not isinstance(holder, passing) for holder in gc.get_referrers(leaf))
 
 
 def _lost_leaf(value: object) -> torch.Tensor | None:

@@ -171,3 +171,32 @@ for _ in range(3):
     net(torch.randn(8, 4, device="cuda")).sum().backward()
     opt.step()
 """)
+
+
+def test_a_way_back_to_the_parent_is_no_container():
+    from tests.rules.findings import run
+
+    report = run("""
+class Child(nn.Module):
+    def __init__(self, parent):
+        super().__init__()
+        self.parent = [parent]
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x)
+
+class Parent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.child = Child(self)
+
+    def forward(self, x):
+        return self.child(x)
+
+net = Parent().to("cuda")
+x = torch.randn(2, 4)
+net(x)
+""")
+
+    assert [finding.rule for finding in report.of("DEV")] == ["DEV001"]

@@ -84,3 +84,25 @@ net(torch.randn(2, 4)).sum().backward()
 )
 def test_tensors_computed_from_registered_parameters_are_silent(source):
     silent(source)
+
+
+def test_model_made_before_the_guard_is_silent():
+    import torch
+    from torch import nn
+
+    import deviceguard
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4))
+            self.scaled = self.weight * 2
+
+        def forward(self, x):
+            return x * self.scaled
+
+    net = Net()
+    with deviceguard.watch(select="DEV006") as report:
+        net(torch.ones(2, 4)).sum().backward()
+
+    assert report.findings == []

@@ -92,10 +92,10 @@ class DeviceUnderused(Rule):
             first = next((p for group in event.optimizer.param_groups for p in group["params"]), None)
             self._device = first.device if first is not None and is_accelerator(first.device) else None
             self._site = spot_of(user_frame())
-        if self._device is None or perf_counter() < self._next or len(self._loads) >= _MOST_LOOKS:
+        if self._device is None or self._steps < 2 or perf_counter() < self._next or len(self._loads) >= _MOST_LOOKS:
             return
         self._next = perf_counter() + _PERIOD
-        load = nvml.look(self._device.index or 0) if self._steps > 1 else None
+        load = nvml.look(self._device.index or 0)
         if load is not None:
             self._loads.append(load)
 

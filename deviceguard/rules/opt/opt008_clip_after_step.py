@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from deviceguard.events import BackwardEnded, GradientsClipped, OptimizerStepped, RunEnded
-from deviceguard.findings import Finding, Severity
+from deviceguard.events import BackwardEnded, GradientsClipped, ModuleCalled, OptimizerStepped, RunEnded
+from deviceguard.findings import Finding, Severity, Site
 from deviceguard.ledger.tensors import parameters_of
 from deviceguard.ledger.values import gradient_of
 from deviceguard.naming.frames import user_site
@@ -71,11 +71,19 @@ class ClipAfterStep(Rule):
         super().__init__(*args)  # type: ignore[arg-type]
         self._sites = ClipSites()
         self._used: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._ran_since = False
+        self._remote: set[Site | None] = set()
 
     @on(OptimizerStepped)
     def stepped(self, event: OptimizerStepped) -> None:
         """Its gradients are used."""
         self._used.add(event.optimizer)
+        self._ran_since = False
+
+    @on(ModuleCalled)
+    def called(self, event: ModuleCalled) -> None:
+        """The program has gone on to something else."""
+        self._ran_since = True
 
     @on(BackwardEnded)
     def backward(self, event: BackwardEnded) -> None:
@@ -97,6 +105,8 @@ class ClipAfterStep(Rule):
         if not late:
             return
         known.bad += 1
+        if self._ran_since:
+            self._remote.add(known.site)
         known.subjects = known.subjects or (self.context.subjects.optimizer(late[0]),)
         if known.bad >= ENOUGH and not known.told:
             known.told = True
@@ -104,9 +114,9 @@ class ClipAfterStep(Rule):
 
     @on(RunEnded)
     def end(self, event: RunEnded) -> Iterator[Finding]:
-        """A run of one step."""
+        """A run of one step, in which the clipping follows the step at once."""
         for known in self._sites.values():
-            if known.bad == known.calls == 1 and not known.told:
+            if known.bad == known.calls == 1 and not known.told and known.site not in self._remote:
                 yield self._finding(known)
 
     def _finding(self, known: ClipSite) -> Finding:

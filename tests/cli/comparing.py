@@ -44,7 +44,7 @@ def execute(folder: pathlib.Path, command: Sequence[str], input: str | None = No
         input=input,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 

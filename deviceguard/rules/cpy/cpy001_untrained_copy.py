@@ -218,7 +218,7 @@ class UntrainedCopy(Rule):
         if are_copies(ledger, other, model):
             return "copy"
         copied = ledger.module(other).copied or ledger.module(model).copied
-        if copied and sample_of_all(other.parameters()) == mine:
+        if copied and None not in mine and sample_of_all(other.parameters()) == mine:
             return "unpickled"
         return "class" if is_users_class(model) else ""
 
@@ -252,7 +252,8 @@ class UntrainedCopy(Rule):
         candidate.checked, candidate.finding = twin.last, None
         if self.context.ledger.module(unwrapped(module)).loaded or self.context.ledger.is_trained(module):
             return
-        if sample_of_all(unwrapped(module).parameters()) == candidate.sample:
+        now = sample_of_all(unwrapped(module).parameters())
+        if now == candidate.sample and None not in now:  # None: not to be read without running a graph
             candidate.finding = (twin.last, self._finding(module, candidate, how))
             if not any(other is candidate for other in self._said):
                 self._said.append(candidate)
@@ -268,8 +269,8 @@ class UntrainedCopy(Rule):
         if twin.name == subject.name:
             fix = f"hand the trained state back and load it here: {subject.name}.load_state_dict(trained_state)"
         return self.finding(
-            f"{subject.name}{made_at(subject.made_at)} is {verb} after training, but was never trained: its weights are "
-            f"those it had before the first step.\nThe {candidate.twin.steps} training steps changed {twin.name}"
+            f"{subject.name}{made_at(subject.made_at)} is {verb} after training, but was never trained: its weights "
+            f"are those it had before the first step.\nThe {candidate.twin.steps} training steps changed {twin.name}"
             f"{made_at(twin.made_at)}, {kin}.",
             fix,
             [subject, twin],

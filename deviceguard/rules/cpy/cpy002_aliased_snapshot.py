@@ -11,7 +11,7 @@ from deviceguard.events import ModuleStateLoaded, ModuleStateTaken, ObjectSaved,
 from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.ledger.ledger import parameters_of, tensors_in
 from deviceguard.ledger.values import storage_of, versions_of
-from deviceguard.naming.frames import user_frame, user_site
+from deviceguard.naming.frames import user_frame
 from deviceguard.naming.holdings import held_values
 from deviceguard.naming.phrases import made_at
 from deviceguard.naming.provenance import origin_of
@@ -224,8 +224,8 @@ class AliasedSnapshot(Rule):
         subject = self.context.subjects.model(event.module)
         self._told.add(subject.name)
         yield self.finding(
-            f"{subject.name} is loaded from its own memory: the state dict{made_at(record.taken_at)} shares its tensors "
-            "with the model, and has changed with every step since. Nothing is restored.",
+            f"{subject.name} is loaded from its own memory: the state dict{made_at(record.taken_at)} shares its "
+            "tensors with the model, and has changed with every step since. Nothing is restored.",
             f"take a copy{_line(record.taken_at)}: copy.deepcopy({subject.name}.state_dict())",
             [subject],
             key=subject.name,

@@ -162,10 +162,10 @@ class StaleBuffers(Rule):
 
     def _finding(self, known: _Copy) -> Finding:
         names = [joined(known.subject.name, path) for path in known.stale]
-        copy, source = known.subject.name, known.source.name
+        copy, source, many = known.subject.name, known.source.name, len(names) > 1
         return self.finding(
             f"{copy}{made_at(known.subject.made_at)} follows the parameters of {source}, but {listed(names)} "
-            f"{'are' if len(names) > 1 else 'is'} what {'they were' if len(names) > 1 else 'it was'} when the copy was made.",
+            f"{'are' if many else 'is'} what {'they were' if many else 'it was'} when the copy was made.",
             f"copy the buffers in the same loop: for e, b in zip({copy}.buffers(), {source}.buffers()): e.copy_(b)",
             [known.subject, known.source],
             site=known.subject.made_at,

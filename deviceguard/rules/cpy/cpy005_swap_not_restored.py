@@ -201,8 +201,8 @@ class SwapNotRestored(Rule):
     def _finding(self, known: _Swapped) -> Finding:
         name = known.subject.name if known.subject else "the model"
         return self.finding(
-            f"{name} is evaluated with the weights of {known.average}, and the next training step starts from them: the "
-            "raw weights are not put back.",
+            f"{name} is evaluated with the weights of {known.average}, and the next training step starts from them: "
+            "the raw weights are not put back.",
             f"keep a copy of {name}.state_dict() before the swap and load it after the evaluation, or evaluate "
             f"{known.average} as a model of its own",
             [known.subject] if known.subject else [],

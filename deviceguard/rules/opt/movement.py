@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from deviceguard.ledger.ledger import parameters_of
+from deviceguard.ledger.tensors import parameters_of
 from deviceguard.ledger.values import Sample, gradient_of, sample_of, spread, versions_of
 
 if TYPE_CHECKING:

@@ -131,9 +131,10 @@ class MissingParameters(Rule):
                 yield finding
 
     def _counts(self, parameter: torch.Tensor, optimizer: Optimizer) -> bool:
-        """True for a parameter that ran in training mode and whose gradient nobody hands on."""
+        """True for a parameter that ran in training mode, was in no optimizer before, and is nobody's worker."""
         ledger = self.context.ledger
-        if not ledger.parameter(parameter).ran_training:
+        record = ledger.parameter(parameter)
+        if record.trained or not record.ran_training:
             return False
         fed = [o for o, record in ledger.optimizers() if record.fed]
         return not any(p.shape == parameter.shape for o in fed for group in o.param_groups for p in group["params"])
@@ -174,10 +175,11 @@ class MissingParameters(Rule):
         names = [subject.name for subject in subjects]
         subject = self.context.subjects.optimizer(optimizer)
         stray = self._stray(group[0])
+        many = len(names) > 1
         what, site = self._what(names, subject, stray), self._site(stray, optimizer)
         return self.finding(
-            f"{listed(names)} {'get gradients and are' if len(names) > 1 else 'gets gradients and is'} in no optimizer: "
-            f"{subject.name}{made_at(subject.made_at)} does not hold {'them' if len(names) > 1 else 'it'}.\n{what[0]}",
+            f"{listed(names)} {'get gradients and are' if many else 'gets gradients and is'} in no optimizer: "
+            f"{subject.name}{made_at(subject.made_at)} does not hold {'them' if many else 'it'}.\n{what[0]}",
             what[1],
             [*subjects[:3], subject],
             site=site,

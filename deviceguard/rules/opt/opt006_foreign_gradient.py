@@ -151,8 +151,8 @@ class ForeignGradient(Rule):
         subjects = [self.context.subjects.parameter(p) for p in parameters]
         line = f" in line {foreign.filled_at.line}" if foreign.filled_at else ""
         yield self.finding(
-            f"{subject.name} steps on gradients of two losses: the backward pass{line}, made for {foreign.stepped}, also "
-            f"filled {listed([s.name + '.grad' for s in subjects])}, and nobody cleared them.",
+            f"{subject.name} steps on gradients of two losses: the backward pass{line}, made for {foreign.stepped}, "
+            f"also filled {listed([s.name + '.grad' for s in subjects])}, and nobody cleared them.",
             f"call {subject.name}.zero_grad() right before the backward pass of its own loss",
             [*subjects, subject],
             key=subject.name,

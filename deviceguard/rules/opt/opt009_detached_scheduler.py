@@ -159,8 +159,8 @@ class DetachedScheduler(Rule):
     def _foreign(self, known: _Driven) -> Finding:
         trained = known.trained or known.optimizer
         return self.finding(
-            f"{known.name} changes the learning rate of {known.optimizer.name}{made_at(known.optimizer.made_at)}, which "
-            f"never steps.\nThe parameters are trained by {trained.name}{made_at(trained.made_at)}, "
+            f"{known.name} changes the learning rate of {known.optimizer.name}{made_at(known.optimizer.made_at)}, "
+            f"which never steps.\nThe parameters are trained by {trained.name}{made_at(trained.made_at)}, "
             "which has param groups of its own: its learning rate stays as it is.",
             f"build the scheduler on the optimizer that steps ({trained.name}), or share its param_groups list",
             [known.optimizer, trained],

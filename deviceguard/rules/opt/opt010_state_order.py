@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.events import OptimizerStateLoaded, OptimizerStateTaken
 from deviceguard.findings import Finding, Severity
-from deviceguard.ledger.ledger import parameters_of
+from deviceguard.ledger.tensors import parameters_of
 from deviceguard.ledger.values import Sample, sample_of
 from deviceguard.rules.rule import Rule, on
 

@@ -109,8 +109,8 @@ class EphemeralModule(Rule):
         kind = type(module).__name__
         owner = self.context.subjects.model(parent)
         return self.finding(
-            f"{owner.name}{made_at(owner.made_at)} makes a new nn.{kind} at every call: its weights are random each time,"
-            " are in no optimizer and in no checkpoint.",
+            f"{owner.name}{made_at(owner.made_at)} makes a new nn.{kind} at every call: its weights are random each "
+            "time, are in no optimizer and in no checkpoint.",
             f"make it once in {type(parent).__name__}.__init__ (self.layer = nn.{kind}(...)) and use self.layer here",
             [owner, self.context.subjects.model(module, "module")],
             site=site,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from deviceguard.events import ModuleCalled, OptimizerStepping
 from deviceguard.findings import Finding, Severity
 from deviceguard.ledger.families import share_parameters, structure_of, unwrapped
-from deviceguard.ledger.ledger import parameters_of
+from deviceguard.ledger.tensors import parameters_of
 from deviceguard.ledger.values import gradient_of
 from deviceguard.rules.rule import Rule, on
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from deviceguard.backends.devices import META
 from deviceguard.events import OptimizerStepping
 from deviceguard.findings import Finding, Severity
-from deviceguard.ledger.ledger import parameters_of
+from deviceguard.ledger.tensors import parameters_of
 from deviceguard.naming.phrases import listed, made_at
 from deviceguard.rules.rule import Rule, on
 

@@ -126,9 +126,9 @@ class ReducerStale(Rule):
         subjects: list[Subject] = [self.context.subjects.parameter(p) for p in strange]
         many = len(strange) > 1
         return self.finding(
-            f"{listed([s.name for s in subjects])} {'are' if many else 'is'} not what DDP hooked when it wrapped the "
-            f"model{made_at(known.made_at)}: replaced or unfrozen since{made_at(subjects[0].made_at)}.\nTheir gradients "
-            "are never reduced, and each rank trains them alone.",
+            f"{listed([s.name for s in subjects])} {'are' if many else 'is'} not what DDP hooked when it wrapped "
+            f"the model{made_at(known.made_at)}: replaced or unfrozen since{made_at(subjects[0].made_at)}.\nTheir "
+            "gradients are never reduced, and each rank trains them alone.",
             "change and unfreeze the model before it is wrapped, or wrap it again afterwards",
             subjects[:3],
             site=subjects[0].made_at,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.events import OptimizerStepped, OptimizerStepping, RunEnded
 from deviceguard.findings import Finding, Severity, Site, Subject
-from deviceguard.ledger.ledger import parameters_of
+from deviceguard.ledger.tensors import parameters_of
 from deviceguard.naming.frames import user_site
 from deviceguard.naming.phrases import made_at
 from deviceguard.rules.opt.movement import Before, compare, look
@@ -148,8 +148,8 @@ class StepWithoutChange(Rule):
             why = "Nothing is written to them: the step skips its work, or works on a copy."
             fix = f"look at what {name}.step() does; compare its param_groups with the model's parameters"
         return self.finding(
-            f"{name}{made_at(known.subject.made_at)} steps with gradients and a learning rate that are not zero, and no "
-            f"parameter changes.\n{why}",
+            f"{name}{made_at(known.subject.made_at)} steps with gradients and a learning rate that are not zero, and "
+            f"no parameter changes.\n{why}",
             fix,
             [known.subject],
             site=known.site,

@@ -115,8 +115,8 @@ class NegligibleUpdate(Rule):
                 continue
             ratio, rate = statistics.median(known.ratios), max(known.rates)
             yield self.finding(
-                f"A step of {known.subject.name} changes the weights by {ratio:.0e} of their size: with lr={rate:g} the "
-                "model hardly trains.",
+                f"A step of {known.subject.name} changes the weights by {ratio:.0e} of their size: with lr={rate:g} "
+                "the model hardly trains.",
                 "raise the learning rate, or scale the loss the other way",
                 [known.subject],
                 site=known.site,

@@ -16,6 +16,9 @@ _LEAST = 3
 """So many watched steps must show a line before it is spoken of."""
 
 
+_BACKWARD = frozenset({"backward", "grad"})
+"""What the backward pass does follows from a line of the forward pass: it is told where no such line is found."""
+
 _WORDS = {
     "__getitem__": "indexing",
     "__setitem__": "indexed assignment",
@@ -101,7 +104,8 @@ class Habits:
         self.watched += 1
         for place in now:
             self._lines[place].steps += 1
-        return [self._lines[place] for place in sorted(now) if self._is_habit(self._lines[place])]
+        habits = [self._lines[place] for place in sorted(now) if self._is_habit(self._lines[place])]
+        return [habit for habit in habits if habit.call not in _BACKWARD] or habits
 
     def _is_habit(self, habit: Habit) -> bool:
         return habit.steps >= _LEAST and habit.steps >= self._share * self.watched

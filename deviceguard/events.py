@@ -835,16 +835,15 @@ class IntegersWritten(Event):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class OperandsMixed(Event):
-    """A call on an accelerator that takes host operands silently was given one (XLA).
+class Blended(Event):
+    """A small part of one tensor is about to be added in place to a low-precision one, as averages do.
 
     Attributes:
-        call: the function's name.
-        operands: its tensors.
-        device: the accelerator.
+        call: ``.lerp_()`` or ``.add_()``.
+        target: the tensor that is changed.
+        other: what is blended in.
     """
 
-    occurrence: ClassVar[bool] = True
     call: str
-    operands: Sequence[torch.Tensor]
-    device: torch.device
+    target: torch.Tensor
+    other: torch.Tensor

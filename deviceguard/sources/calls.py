@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from deviceguard.busy import BUSY
 from deviceguard.events import (
     ArraysConverted,
+    Blended,
     CopyQueued,
     Event,
     HostRead,
@@ -29,7 +30,7 @@ from deviceguard.events import (
     UnsettledAccess,
     Uploaded,
 )
-from deviceguard.sources import integer_writes, sync_table, unsettled
+from deviceguard.sources import blends, integer_writes, sync_table, unsettled
 from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.losses import LOSSES, operands_of
 from deviceguard.sources.patching import Patches
@@ -46,7 +47,7 @@ _LAZY_BACKWARD_COMPILER = "torch._functorch.aot_autograd"
 class Calls(Source):
     """Emits for the functions in its table, in the thread it is installed in."""
 
-    provides: ClassVar[frozenset[type[Event]]] = _TRANSFERS | {LossComputed, IntegersWritten}
+    provides: ClassVar[frozenset[type[Event]]] = _TRANSFERS | {Blended, LossComputed, IntegersWritten}
     per_thread: ClassVar[bool] = True
 
     def __init__(self, emit: Emit) -> None:
@@ -91,6 +92,8 @@ class Calls(Source):
     def _table(self) -> dict[Any, Handler]:
         losses = frozenset(LOSSES) if LossComputed in self.wanted else frozenset()
         writes = integer_writes.before() if IntegersWritten in self.wanted else {}
+        if Blended in self.wanted:
+            writes = {**writes, **blends.before()}
         transfers = bool(self.wanted & _TRANSFERS)
         reads = {**sync_table.before(), **sync_table.conversions()} if transfers else {}
         before = {function: _both(reads.get(function), writes.get(function)) for function in {*reads, *writes}}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deviceguard.events import ModuleCopied, OptimizerStepped, OptimizerStepping, RunEnded, StepEnded
+from deviceguard.events import Blended, ModuleCopied, OptimizerStepped, OptimizerStepping, RunEnded, StepEnded
 from deviceguard.findings import Finding, Severity, Site
-from deviceguard.naming.frames import user_site
+from deviceguard.naming.frames import user_frame, user_site
+from deviceguard.naming.objects import variable_of
 from deviceguard.rules.dev.optimizer_state import is_stock
 from deviceguard.rules.dty.dtypes import short
 from deviceguard.rules.rule import Rule, on
@@ -96,6 +98,10 @@ class UpdateBelowPrecision(Rule):
         super().__init__(context)
         self._watches: weakref.WeakKeyDictionary[Optimizer, _Watch] = weakref.WeakKeyDictionary()
         self._before: list[tuple[Any, Any, Any]] = []
+        self._places: set[tuple[str, int]] = set()
+        from torch.utils.weak import WeakTensorKeyDictionary
+
+        self._blends: Any = WeakTensorKeyDictionary()
         self._copies: weakref.WeakKeyDictionary[nn.Module, _Average] = weakref.WeakKeyDictionary()
 
     @on(OptimizerStepping)
@@ -153,6 +159,35 @@ class UpdateBelowPrecision(Rule):
         if event.source is not None:
             self._copies[event.copy] = _Average()
 
+    @on(Blended)
+    def blended(self, event: Blended) -> Iterator[Finding]:
+        """An average is about to be written: did the last write leave a trace?"""
+        if not self.context.steps.examined or len(self._blends) > _PARAMETERS:
+            return
+        now, given = _sample(event.target), _sample(event.other)
+        before, lost = self._blends.get(event.target, (None, 0))
+        if before is not None and bool((now == before).all()) and _is_apart(now, given):
+            lost += 1
+        else:
+            lost = 0
+        self._blends[event.target] = (now, lost)
+        frame = user_frame()
+        if lost == _STEPS // 2 and not self._said_at(frame):
+            name = variable_of(event.target, frame) or "an average"
+            yield self.finding(
+                f"{name} is {short(event.target.dtype)}, and what {event.call} blends into it is rounded away: its "
+                f"values did not change in {lost} writes in a row.",
+                "keep the average in float32, and cast where it is used",
+                [self.context.subjects.tensor(name, event.target)],
+            )
+
+    def _said_at(self, frame: FrameType | None) -> bool:
+        """True for a line that was reported already: one finding for all tensors of an average."""
+        place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+        said = place in self._places
+        self._places.add(place)
+        return said
+
     @on(StepEnded)
     def step_ended(self, event: StepEnded) -> Iterator[Finding]:
         """A step is over: were averages written to, and did they change?"""
@@ -167,7 +202,7 @@ class UpdateBelowPrecision(Rule):
             yield from self._average(copy, average)
 
     def _average(self, copy: nn.Module, average: _Average) -> Iterator[Finding]:
-        if average.said or not average.look(copy, self._origin_of):
+        if average.said or self._places or not average.look(copy, self._origin_of):
             return
         average.said = True
         _, parameter = next(iter(_narrow_of(copy)))
@@ -230,6 +265,11 @@ def _sample(tensor: Any) -> Any:
     flat = tensor.detach().reshape(-1)
     stride = max(1, flat.numel() // _SAMPLE)
     return flat[::stride][:_SAMPLE].clone()
+
+
+def _is_apart(one: Any, other: Any) -> bool:
+    """True when most elements differ by more than a few steps of the low precision."""
+    return bool(((one.float() - other.float()).abs() > one.float().abs() / 100).float().mean() > 0.5)
 
 
 def _moved(before: list[tuple[Any, Any, Any]]) -> tuple[int, int]:

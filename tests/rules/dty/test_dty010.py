@@ -64,8 +64,32 @@ for _ in range(8):
 def test_average_that_never_moves():
     finding = one(AVERAGE, "DTY010")
 
-    assert names(finding)[0].endswith("weight")
-    assert "is written to at every step" in finding.message
+    assert names(finding)[0] in ("a", "average.weight")
+    assert "bfloat16" in finding.message
+
+
+def test_average_kept_in_a_dictionary():
+    source = """
+net = nn.Linear(4, 3).to("cuda")
+average = {k: v.detach().clone().bfloat16() for k, v in net.state_dict().items()}
+opt = torch.optim.SGD(net.parameters(), lr=1.0)
+for _ in range(8):
+    opt.zero_grad()
+    net(torch.randn(8, 4, device="cuda")).pow(2).mean().backward()
+    opt.step()
+    for k, v in net.state_dict().items():
+        average[k].lerp_(v.bfloat16(), 1e-5)
+"""
+    finding = one(source, "DTY010")
+
+    assert finding.site.line == line(source, "lerp_")
+    assert names(finding)[0].startswith("average[")
+
+
+def test_average_written_without_its_weight_in_sight():
+    source = AVERAGE.replace("a.mul_(0.9999).add_(p.bfloat16(), alpha=0.0001)", "a.copy_(0.9999 * a + 0.0001 * p)")
+
+    assert "is written to at every step" in one(source, "DTY010").message
 
 
 def test_average_in_float32_is_silent():

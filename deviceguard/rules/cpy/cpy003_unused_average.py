@@ -19,7 +19,7 @@ from deviceguard.events import (
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.ledger.averages import Averages
 from deviceguard.ledger.families import unwrapped
-from deviceguard.ledger.ledger import tensors_in
+from deviceguard.ledger.tensors import tensors_in
 from deviceguard.ledger.values import storage_of
 from deviceguard.naming.frames import user_site
 from deviceguard.naming.phrases import made_at

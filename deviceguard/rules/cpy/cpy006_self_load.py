@@ -9,7 +9,7 @@ from typing import ClassVar
 from deviceguard.events import ModuleStateLoaded, RunEnded
 from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.ledger.families import is_users_class, sources_of, structure_of
-from deviceguard.ledger.ledger import tensors_in
+from deviceguard.ledger.tensors import tensors_in
 from deviceguard.ledger.values import storage_of, versions_of
 from deviceguard.naming.frames import user_site
 from deviceguard.rules.rule import Rule, on

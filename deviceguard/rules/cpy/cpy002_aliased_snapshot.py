@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.events import ModuleStateLoaded, ModuleStateTaken, ObjectSaved, OptimizerStepping, RunEnded
 from deviceguard.findings import Finding, Severity, Site, Subject
-from deviceguard.ledger.ledger import parameters_of, tensors_in
+from deviceguard.ledger.tensors import parameters_of, tensors_in
 from deviceguard.ledger.values import storage_of, versions_of
 from deviceguard.naming.frames import user_frame
 from deviceguard.naming.holdings import held_values
@@ -115,10 +115,13 @@ class AliasedSnapshot(Rule):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
+        from torch.utils.weak import WeakTensorKeyDictionary
+
         self._held: dict[tuple[str, str], _Held] = {}
         self._kept: dict[str, _Held] = {}
         self._told: set[str] = set()
         self._pending = 2
+        self._saved: Any = WeakTensorKeyDictionary()
 
     @on(ModuleStateTaken)
     def taken(self, event: ModuleStateTaken) -> None:
@@ -175,6 +178,7 @@ class AliasedSnapshot(Rule):
         tensors = frozenset(storage_of(t) for t in tensors_in(value))
         held = _Held(name, identity, subject, how, self._origin(name, value), storages=tensors)
         held.last = self.context.ledger.optimizer_steps
+        held.saved = any(tensor in self._saved for tensor in tensors_in(value))
         self._held[scope, name] = self._kept[name] = held
 
     def _note_roles(self, scope: str, names: list[str], module: nn.Module, storages: Mapping[int, Any]) -> None:
@@ -204,7 +208,11 @@ class AliasedSnapshot(Rule):
     @on(ObjectSaved)
     def saved(self, event: ObjectSaved) -> None:
         """A state that is saved at once needs no copy."""
-        storages = {storage_of(tensor) for tensor in tensors_in(event.obj)}
+        tensors = list(tensors_in(event.obj))
+        for tensor in tensors:
+            if self.context.ledger.state_of(tensor) is not None:
+                self._saved[tensor] = True
+        storages = {storage_of(tensor) for tensor in tensors}
         for held in self._held.values():
             held.saved = held.saved or (held.how == "dict" and bool(held.storages & storages))
 

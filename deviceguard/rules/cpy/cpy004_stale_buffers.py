@@ -156,7 +156,7 @@ class StaleBuffers(Rule):
             if start is None or twin is None:
                 continue
             for name, first in start.items():
-                mine, theirs = sample_of(part._buffers[name]), sample_of(twin._buffers[name])  # type: ignore[arg-type]
+                mine, theirs = sample_of(part._buffers[name]), sample_of(twin._buffers[name])
                 if first is not None and mine == first and theirs != first:
                     yield f"{path}.{name}" if path else name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
@@ -109,7 +110,7 @@ class NoGradient(Rule):
 
         if torch.is_grad_enabled() or not event.module._parameters or not event.module.training:
             return
-        if any(frame.f_code.co_filename.endswith(_CHECKPOINT) for frame in outward(_frame())):
+        if any(frame.f_code.co_filename.endswith(_CHECKPOINT) for frame in outward(sys._getframe())):
             for parameter in event.module._parameters.values():
                 if parameter is not None and parameter.requires_grad:
                     self._checkpointed.add(self.context.subjects.parameter_name(parameter))
@@ -134,7 +135,8 @@ class NoGradient(Rule):
         left = self._left.get(parameter)
         if left is None:
             subjects = self.context.subjects
-            left = _Left(subjects.parameter(parameter), subjects.optimizer(event.optimizer), *versions_of([parameter]))
+            version = versions_of([parameter])[0]
+            left = _Left(subjects.parameter(parameter), subjects.optimizer(event.optimizer), version)
             self._left[parameter] = left
             self._kept.append(left)
             del self._kept[:-10_000]
@@ -173,9 +175,3 @@ class NoGradient(Rule):
             count=max(left.steps for left in group),
             key=names[0],
         )
-
-
-def _frame() -> object:
-    import sys
-
-    return sys._getframe(1)

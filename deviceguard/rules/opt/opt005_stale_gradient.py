@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.events import (
     BackwardEnded,
@@ -169,7 +169,7 @@ class StaleGradient(Rule):
         """Cleared after all."""
         if not any(known.left for known in self._known.values()):
             return
-        owner = event.owner
+        owner: Any = event.owner
         held = parameters_of(owner) if hasattr(owner, "param_groups") else list(owner.parameters())
         identities = {id(p) for p in held}
         for known in self._known.values():

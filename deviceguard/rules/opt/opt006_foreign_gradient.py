@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.events import BackwardEnded, BackwardStarted, GradientsCleared, OptimizerStepped, OptimizerStepping
 from deviceguard.findings import Finding, Severity, Site
@@ -133,7 +133,7 @@ class ForeignGradient(Rule):
         """Cleared in time."""
         if not self._foreign:
             return
-        owner = event.owner
+        owner: Any = event.owner
         held = parameters_of(owner) if hasattr(owner, "param_groups") else list(owner.parameters())
         identities = {id(p) for p in held}
         for optimizer, foreign in list(self._foreign.items()):

@@ -138,5 +138,5 @@ def _samples(state: Mapping[str, Any]) -> tuple[Sample | None, ...]:
     for key in order[:256]:
         entry = state.get("state", {}).get(key, {})
         value = next((entry[name] for name in SHAPED if name in entry), None) if isinstance(entry, Mapping) else None
-        found.append(sample_of(value, 8) if hasattr(value, "layout") else None)
+        found.append(sample_of(value, 8) if value is not None and hasattr(value, "layout") else None)
     return tuple(found)

@@ -113,11 +113,13 @@ class ReducerStale(Rule):
         known = self._wrapped.get(event.module) if len(self._wrapped) else None
         if known is None or known.told or not event.module.training or not self.context.steps.examined:
             return
-        import torch
+        import torch as framework
 
-        if not torch.is_grad_enabled():
+        if not framework.is_grad_enabled():
             return
-        strange = [p for p in event.module.parameters() if p.requires_grad and id(p) not in known.seen]
+        strange: list[torch.Tensor] = [
+            p for p in event.module.parameters() if p.requires_grad and id(p) not in known.seen
+        ]
         if strange or known.moved_at is not None:
             known.told = True
             yield self._replaced(strange, known) if strange else self._moved(event.module, known)

@@ -135,6 +135,8 @@ def _code_for(event: CallFailed, operand: Operand, holder: Holder | None, found:
         if holder.inner:
             return "DEV003"
         return "DEV005" if context.ledger.former.knows(holder.stray) else "DEV004"
+    if is_accelerator(operand.tensor.device):
+        return "DEV010"  # what is on an accelerator, but on another index of it
     if event.kind == "loss":
         return "DEV002"
     if event.problem == "index-device" or _looked_up(event, operand):

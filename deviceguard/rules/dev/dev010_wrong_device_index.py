@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.backends.devices import is_accelerator
-from deviceguard.events import ModuleStateLoaded, ObjectLoaded, OptimizerStateLoaded, OptimizerStepped
+from deviceguard.events import CallFailed, ModuleStateLoaded, ObjectLoaded, OptimizerStateLoaded, OptimizerStepped
 from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.naming.frames import site_of, user_frame
 from deviceguard.naming.objects import variable_of
+from deviceguard.naming.phrases import came_from, site_of_call
+from deviceguard.rules.dev.blame import blame
 from deviceguard.rules.rule import Rule, on
 
 if TYPE_CHECKING:
@@ -122,6 +124,22 @@ class WrongDeviceIndex(Rule):
             f'torch.load(..., map_location={where}), or map_location="cpu"',
             [Subject(name, "checkpoint", device=str(tensor.device), dtype=str(tensor.dtype).removeprefix("torch."))],
             site=site,
+        )
+
+    @on(CallFailed)
+    def explain(self, event: CallFailed) -> Iterator[Finding]:
+        """A call that PyTorch refused because its tensors are on two indices."""
+        found = blame(event, self.context)
+        if found is None or found.code != self.code or found.tensor is None or found.home is None:
+            return
+        yield self.finding(
+            f"{found.name} is on {found.device}, but the rest of {event.callee} is on {found.home}."
+            f"{came_from(found.origin)} A device without an index is the current one, index 0 unless it was set.",
+            f"say torch.{found.home.type}.set_device({found.home.index}) at the start of the process, or name the "
+            f"device with its index: {str(found.home)!r}",
+            [self.context.subjects.tensor(found.name, found.tensor)],
+            site=site_of_call(event),
+            key=found.name,
         )
 
     @on(OptimizerStepped)

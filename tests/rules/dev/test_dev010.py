@@ -69,3 +69,15 @@ actor.load_state_dict(learner.state_dict())
 
 def test_one_device_has_no_wrong_index():
     silent(CHECKPOINT.replace('"cuda", 1', '"cuda", 0'))
+
+
+def test_input_on_another_index_than_the_model():
+    source = """
+net = nn.Linear(4, 2).to("cuda:1")
+images = torch.randn(3, 4, device="cuda")
+net(images)
+"""
+    finding = one(source, "DEV010", "cuda:2")
+
+    assert names(finding) == ["images"]
+    assert "set_device(1)" in finding.fix

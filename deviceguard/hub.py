@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from deviceguard.backends.arrivals import after_import
 from deviceguard.backends.simulated import running_simulation
 from deviceguard.busy import BUSY
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
@@ -48,6 +49,7 @@ class Hub:
         with self._lock:
             self._sessions.append(session)
             self._adjust()
+        after_import(self._adapt)
 
     def leave(self, session: Session) -> None:
         """Close a session and remove the sources nobody needs any more."""
@@ -113,7 +115,10 @@ class Hub:
         self._sessions = []
 
     def _adapt(self) -> None:
-        """A simulation began or ended inside a guarded block, so that rules about accelerators begin or end too."""
+        """A device came or went inside a guarded block, so that rules about accelerators begin or end too.
+
+        A simulation began or ended, or the package of a backend was imported.
+        """
         with self._lock, self.at_work():
             self._adjust()
 

@@ -22,7 +22,6 @@ class _Broken:
     """Parameters that were one object before a conversion."""
 
     model: weakref.ref[nn.Module]
-    name: str
     paths: tuple[str, ...]
     site: Site | None
 
@@ -107,12 +106,11 @@ class UntiedWeights(Rule):
         wanted = {id(new) for new in news}
         named = model.named_parameters(remove_duplicate=False)
         paths = tuple(path for path, parameter in named if id(parameter) in wanted)
-        frame = user_frame()
-        name = self.context.subjects.model_name(model, frame)
-        self._broken.append(_Broken(weakref.ref(model), name, paths, site_of(frame)))
+        self._broken.append(_Broken(weakref.ref(model), paths, site_of(user_frame())))
 
     def _found(self, model: nn.Module, tie: _Broken) -> Finding:
-        names = [joined(tie.name, path) for path in tie.paths]
+        model_name = self.context.subjects.model_name(model, user_frame())
+        names = [joined(model_name, path) for path in tie.paths]
         parameters = dict(model.named_parameters(remove_duplicate=False))
         subjects = [
             self.context.subjects.tensor(name, parameters[path], "parameter")

@@ -21,6 +21,17 @@ from deviceguard.events import (
 if TYPE_CHECKING:
     from torch import nn
 
+_CHANGES = frozenset(
+    {
+        ModuleConverted,
+        ModuleStateLoaded,
+        OptimizerCreated,
+        OptimizerStateLoaded,
+        ParamGroupAdded,
+    }
+)
+"""After one of these a few more steps are examined in full."""
+
 
 class Steps:
     """Counts steps and says which of them are examined in full.
@@ -38,16 +49,7 @@ class Steps:
         period: distance of the steps examined later.
     """
 
-    EVENTS = (
-        ModuleCalled,
-        ModuleConverted,
-        ModuleStateLoaded,
-        OptimizerCreated,
-        OptimizerStateLoaded,
-        OptimizerStepped,
-        OptimizerStepping,
-        ParamGroupAdded,
-    )
+    EVENTS = (ModuleCalled, OptimizerStepped, OptimizerStepping, *_CHANGES)
 
     def __init__(self, full: int = 10, period: int = 100) -> None:
         self.index = 0
@@ -70,8 +72,9 @@ class Steps:
             if event.is_root and not self.training:  # type: ignore[attr-defined]
                 return self._called(event.module)  # type: ignore[attr-defined]
             return None
-        self._full_until = max(self._full_until, self.index + min(3, self._full))
-        self.examined = True
+        if kind in _CHANGES:
+            self._full_until = max(self._full_until, self.index + min(3, self._full))
+            self.examined = True
         return None
 
     def advance(self, training: bool = True) -> StepEnded:

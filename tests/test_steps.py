@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import deviceguard
-from deviceguard.events import StepEnded
+from deviceguard.events import LossComputed, StepEnded
 from deviceguard.hub import HUB
 from deviceguard.steps import Steps
 from tests.events import rule_made_of
@@ -278,6 +278,23 @@ class TestExamination:
         change(net, optimizer)
 
         assert run.steps.examined
+
+    def test_with_all_rules_on_most_steps_are_not_examined(self):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(full_steps=4, sample_period=50):
+            steps, seen = HUB.sessions[-1].engine.steps, []
+            for _ in range(30):
+                train(net, optimizer, 1)
+                seen.append(steps.examined)
+
+        assert sum(seen) < 10
+
+    def test_events_that_change_nothing_ask_for_no_examination(self):
+        steps = Steps(full=0, period=10)
+        steps.index, steps.examined = 5, False
+        steps.handle(LossComputed("mse_loss", {}, None))
+
+        assert not steps.examined
 
     def test_steps_hold_no_optimizer_and_no_model(self, run):
         import gc

@@ -219,7 +219,7 @@ SILENT: dict[str, Callable[[Things], Any]] = {
     "device value by index": lambda a: _set(a.x, a.index, a.v),
     "device scalar into one place": lambda a: _set(a.x, 0, a.v),
     "facts": lambda a: (a.x.shape, a.x.size(), a.x.numel(), a.x.stride(), len(a.x), a.x.dim(), a.x.dtype, a.x.device),
-    "iteration": lambda a: [row for row in a.m],
+    "iteration": lambda a: list(a.m),
     "hash": lambda a: {a.x: 1},
     "deepcopy and clone": lambda a: (__import__("copy").deepcopy(a.x), a.x.clone(), a.x.detach()),
     "sum of a list": lambda a: sum([a.v, a.v]),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from deviceguard.findings import Finding, Site, Subject
 
 if TYPE_CHECKING:
+    from deviceguard.repairs import Repair
     from deviceguard.reports.report import Report
 
 SCHEMA = 1
@@ -29,6 +30,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "torch": str(torch.__version__) if torch is not None else None,
         "internal_errors": report.internal_errors,
         "findings": [finding_dict(finding) for finding in report.findings],
+        "repairs": [_repair_dict(repair) for repair in report.repairs],
     }
 
 
@@ -51,6 +53,22 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
         "first_step": finding.first_step,
         "last_step": finding.last_step,
         "cost": {name: value if math.isfinite(value) else None for name, value in finding.cost},
+    }
+
+
+def _repair_dict(repair: Repair) -> dict[str, Any]:
+    return {
+        "rule": repair.rule,
+        "name": repair.name,
+        "what": repair.what,
+        "file": repair.site.file if repair.site else None,
+        "line": repair.site.line if repair.site else None,
+        "old": repair.old,
+        "new": repair.new,
+        "count": repair.count,
+        "copies": repair.copies,
+        "bytes": repair.nbytes,
+        "steps": repair.steps,
     }
 
 

@@ -15,13 +15,15 @@ class Report:
 
     Attributes:
         internal_errors: how often the guard itself failed; the run is not affected by it.
+        notes: lines for the end of the summary.
         kept_repairs: what ``migrate`` has repaired, to be read through ``repairs``.
     """
 
     def __init__(self) -> None:
         self._findings: dict[tuple[Any, ...], Finding] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal can come while it is held, and its handler reads the report
         self.internal_errors = 0
+        self.notes: list[str] = []
         self.kept_repairs = Repairs()
 
     @property

@@ -48,6 +48,7 @@ def render(report: Report, stream: TextIO, steps: int = 0, told: Finding | None 
             _print(console, [(_text(("", "")), 0)])
         _print(console, [(_head(report.findings, steps, is_told=told is not None), 0)])
         _print_blocks(console, findings)
+        _print(console, list(_repairs(report)))
         if report.internal_errors:
             _print(console, [(_failures(report.internal_errors), 0)])
     return capture.get()
@@ -76,6 +77,26 @@ def _print_blocks(console: Console, findings: list[Finding]) -> None:
             _print(console, _rest(findings[number:]))
             return
         _print(console, block)
+
+
+def _repairs(report: Report) -> Iterator[Line]:
+    """What was repaired, with its price, and what else is to be said at the end."""
+    if report.repairs:
+        yield _text(("", "")), 0
+        yield _text(("repaired", "bold green"), (" in this run; the edits above make it unnecessary:", "")), 0
+    for repair in report.repairs:
+        place = f"  {short_path(repair.site.file)}:{repair.site.line}" if repair.site is not None else ""
+        times = f"{repair.count} times" if repair.count > 1 else ""
+        facts = ", ".join(part for part in (times, repair.price) if part)
+        yield (
+            _text(
+                (repair.name, "bold"), (f": {repair.what}", ""), (f" ({facts})" if facts else "", ""), (place, "dim")
+            ),
+            2,
+        )
+    for note in report.notes:
+        yield _text(("", "")), 0
+        yield _text((note, "")), 0
 
 
 def _text(*parts: tuple[str, str]) -> Text:

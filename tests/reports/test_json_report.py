@@ -71,6 +71,7 @@ def test_the_schema(report):
                 "cost": {"bytes": 12.0},
             }
         ],
+        "repairs": [],
     }
     assert report.to_dict() == as_dict(report)
 

@@ -40,9 +40,9 @@ class Conversions(Source):
             with self._converting as depth:
                 if depth > 1 or ModuleConverted not in self.wanted:
                     return original(module, *args, **kwargs)
-                held = self.attempt(_held, module, default=[])
-                buffers = self.attempt(_held_buffers, module, default=[])
-                before = self.attempt(_devices, module, default=frozenset())
+                held: _Held = self.attempt(_held, module, default=[])
+                buffers: list[tuple[nn.Module, str, torch.Tensor]] = self.attempt(_held_buffers, module, default=[])
+                before: frozenset[str] = self.attempt(_devices, module, default=frozenset())
                 result = original(module, *args, **kwargs)
             self.tell(
                 ModuleConverted,
@@ -57,7 +57,7 @@ class Conversions(Source):
             with self._loading as depth:
                 if depth > 1 or ModuleStateLoaded not in self.wanted:
                     return original(module, state_dict, strict, *args, **kwargs)
-                held = self.attempt(_held, module, default=[])
+                held: _Held = self.attempt(_held, module, default=[])
                 result = original(module, state_dict, strict, *args, **kwargs)
             self.tell(
                 ModuleStateLoaded,

@@ -16,6 +16,7 @@ class Backend:
         replaces_parameters: True where ``Module.to`` makes new Parameter objects.
         refuses_host_operands: True where an operation with a host operand raises; False where the operand is
             uploaded silently.
+        has_figures: True where memory and load read from the device are those of real hardware.
         traced: True where operations are collected into a graph that a step marker executes.
         tracing: what a backend that traces tells of its graphs; None for others.
     """
@@ -24,6 +25,7 @@ class Backend:
     asynchronous: ClassVar[bool] = True
     replaces_parameters: ClassVar[bool] = False
     refuses_host_operands: ClassVar[bool] = True
+    has_figures: ClassVar[bool] = True
     traced: ClassVar[bool] = False
     tracing: ClassVar[Tracing | None] = None
 

@@ -12,6 +12,7 @@ class SimulatedBackend(Backend):
     """Labels on host tensors; speaks for the device types under simulation while one is active."""
 
     name = "simulated"
+    has_figures = False
 
     def owns(self, device_type: str) -> bool:  # noqa: D102
         return device_type in self._types()

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends import nvml
-from deviceguard.backends.devices import is_accelerator
+from deviceguard.backends.devices import backend_of
 from deviceguard.backends.facts import peak_memory, total_memory
 from deviceguard.events import OptimizerStepped, RunEnded
 from deviceguard.findings import Finding, Severity
@@ -60,7 +60,7 @@ class DeviceUnderused(Rule):
             optimizer.step()
 
     When it stays silent:
-        In short runs, on a busy or well filled device, and where nothing can be read from it.
+        In short runs, on a busy or well filled device, on a simulated one, and where nothing can be read from it.
 
     Repair:
         None.
@@ -90,7 +90,7 @@ class DeviceUnderused(Rule):
         self._steps += 1
         if self._steps == 1:
             first = next((p for group in event.optimizer.param_groups for p in group["params"]), None)
-            self._device = first.device if first is not None and is_accelerator(first.device) else None
+            self._device = first.device if first is not None and _has_figures(first.device) else None
             self._site = spot_of(user_frame())
         if self._device is None or self._steps < 2 or perf_counter() < self._next or len(self._loads) >= _MOST_LOOKS:
             return
@@ -139,3 +139,8 @@ class DeviceUnderused(Rule):
 
     def _told(self, message: str, fix: str, key: str, cost: list[tuple[str, float]]) -> Finding:
         return self.finding(message, fix, site=with_source(self._site), key=key, cost=cost)
+
+
+def _has_figures(device: torch.device) -> bool:
+    backend = backend_of(device)
+    return backend is not None and backend.has_figures

@@ -6,8 +6,15 @@ import types
 import pytest
 
 from deviceguard.backends import nvml
+from deviceguard.backends.simulated import SimulatedBackend
 from tests.rules.loops import cost, found, quiet, training
 from tests.scripts import run_script
+
+
+@pytest.fixture(autouse=True)
+def figures_of_real_hardware(monkeypatch):
+    monkeypatch.setattr(SimulatedBackend, "has_figures", True)
+
 
 LONG = training("pass", steps=55)
 
@@ -19,6 +26,11 @@ def test_nearly_empty_device():
     assert "cuda:0 is nearly empty" in finding.message
     assert "a larger batch" in finding.fix
     assert cost(finding)["memory_share"] < 0.05
+
+
+def test_simulated_device_has_no_figures(monkeypatch):
+    monkeypatch.setattr(SimulatedBackend, "has_figures", False)
+    quiet(LONG, "PIP009")
 
 
 def test_short_run_is_silent():

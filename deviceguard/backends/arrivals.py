@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from deviceguard.backends.devices import tracings
@@ -20,11 +21,11 @@ def after_import(adapt: Callable[[], None]) -> None:
             import wrapt
 
             _WAITING_FOR[tracing.package] = [adapt]
-            wrapt.register_post_import_hook(lambda module, package=tracing.package: _arrived(package), tracing.package)
+            wrapt.register_post_import_hook(functools.partial(_arrived, tracing.package), tracing.package)
         elif adapt not in waiting:
             waiting.append(adapt)
 
 
-def _arrived(package: str) -> None:
+def _arrived(package: str, module: object) -> None:
     for adapt in _WAITING_FOR.pop(package, ()):
         adapt()

@@ -58,7 +58,7 @@ class AcceptedMixes(Source):
         super().__init__(emit)
 
     @property
-    def detailed(self) -> bool:  # type: ignore[override]
+    def detailed(self) -> bool:
         """Whether the running step is examined in full; the mode comes and goes with it."""
         return self._detailed
 

@@ -10,10 +10,10 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "deviceguard"
 LAYERS = (
-    {"errors", "findings", "events", "decorating", "remedies", "repairs"},
+    {"errors", "findings", "events", "busy", "decorating", "remedies", "repairs"},
     {"naming", "backends"},
     {"steps", "ledger", "sources", "rules", "context", "repairing"},
-    {"settings", "allowing", "ignoring", "reports", "policies"},
+    {"settings", "allowing", "ignoring", "reports", "policies", "fixes"},
     {"engine", "hub"},
     {"session"},
     {"guard", "autostart", "cli", "pytest_plugin", "integrations", "__init__", "__main__"},
@@ -103,12 +103,12 @@ def docstrings(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def method_names(tree: ast.AST) -> Iterator[ast.AST]:
-    """Names of methods, not of devices: beside ``to`` in a collection, or asked for with ``hasattr``."""
+    """Names of methods, not of devices: beside ``to`` in a collection, or looked up on ``Tensor``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Set | ast.Tuple | ast.List):
             if any(isinstance(item, ast.Constant) and item.value == "to" for item in node.elts):
                 yield from node.elts
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr"):
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.args[0]).endswith("Tensor"):
             yield from node.args
 
 

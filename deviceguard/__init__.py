@@ -41,7 +41,7 @@ _HOMES = {
     "watch": "deviceguard.guard",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

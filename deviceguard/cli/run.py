@@ -33,6 +33,9 @@ Examples:
 @click.option("--select", metavar="CODES", help="Rules or families that are on: DEV,OPT001.  [default: all]")
 @click.option("--ignore", metavar="CODES", help="Rules or families that are off.")
 @click.option("--json", metavar="FILE", help="Write the findings to FILE, also when the script dies.")
+@click.option(
+    "--fix-diff", metavar="FILE", help="Write the edits that are certain to FILE, for patch -p0 or git apply."
+)
 @click.option("--quiet", "-q", is_flag=True, help="No summary at the end.")
 @click.option("-m", "is_module", is_flag=True, help="The target is a module, as with 'python -m'.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE [ARGS]...")
@@ -45,6 +48,9 @@ def run(target: tuple[str, ...], is_module: bool, quiet: bool, **given: Any) -> 
     settings = load(given)
     if settings.json is not None:
         _check_writable(pathlib.Path(settings.json))
+    if settings.fix_diff is not None:
+        _check_writable(pathlib.Path(settings.fix_diff))
+        _check_fixes()
     find = find_module if is_module else find_script
 
     def execute() -> None:
@@ -66,3 +72,12 @@ def _check_writable(path: pathlib.Path) -> None:
     folder = next((parent for parent in path.parents if parent.exists()), path.parent)
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise SettingsError(f"The report cannot be written to {str(path)!r}.")
+
+
+def _check_fixes() -> None:
+    from deviceguard.fixes.diff import MissingLibCST, check_available
+
+    try:
+        check_available()
+    except MissingLibCST as problem:
+        raise click.UsageError(str(problem)) from None

@@ -26,7 +26,7 @@ from deviceguard.ledger.records import (
 from deviceguard.ledger.tensors import parameters_of as parameters_of
 from deviceguard.ledger.tensors import tensors_in as tensors_in
 from deviceguard.ledger.values import gradient_of, storage_of, versions_of
-from deviceguard.naming.frames import origin, outward, spot_of, user_frame
+from deviceguard.naming.frames import locals_of, origin, outward, spot_of, user_frame
 from deviceguard.naming.objects import joined, variable_of
 
 if TYPE_CHECKING:
@@ -427,7 +427,7 @@ def _construction_frame(module: nn.Module) -> FrameType | None:
     inside = True
     for frame in outward(user_frame()):
         names = frame.f_code.co_varnames
-        if inside and frame.f_code.co_name == "__init__" and names and frame.f_locals.get(names[0]) is module:
+        if inside and frame.f_code.co_name == "__init__" and names and locals_of(frame).get(names[0]) is module:
             continue
         inside = False
         if origin(frame.f_code.co_filename) == "user":

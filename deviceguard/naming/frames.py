@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import linecache
 import os
 import pathlib
@@ -12,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from deviceguard.findings import Site
 
@@ -26,6 +28,9 @@ _STDLIB = tuple(
     }
 )
 _TYPED_IN = re.compile(r"^<(?:string|stdin|console|ipython-input.*|doctest .*|cell .*)>$")
+
+_HELD_BY_FRAME = 3
+"""References to a frame's snapshot that nobody else holds: the frame's, ours, and that of the count itself."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -49,6 +54,22 @@ def origin(filename: str) -> str:
     if package:
         return package.group(1).removesuffix(".py")
     return "python" if path.startswith(_STDLIB) else "user"
+
+
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame, for reading only.
+
+    Before Python 3.13, ``f_locals`` of a function leaves a snapshot with the frame, which keeps alive what the function
+    deletes later. Where nobody else holds that snapshot (a program can, through ``locals()``), it is emptied again;
+    not under a debugger, which writes the snapshot back into the function.
+    """
+    held = frame.f_locals
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return held  # the namespace itself, of a module or a class body
+    names = dict(held)
+    if sys.version_info < (3, 13) and sys.gettrace() is None and sys.getrefcount(held) <= _HELD_BY_FRAME:
+        held.clear()
+    return names
 
 
 def is_user_code(frame: FrameType) -> bool:

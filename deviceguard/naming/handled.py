@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from deviceguard.naming.expressions import running_node
+from deviceguard.naming.frames import locals_of
 from deviceguard.naming.objects import variable_of
 
 _LONGEST = 60
@@ -51,7 +52,7 @@ def called(frame: FrameType) -> str | None:
 def value_of(node: ast.AST, frame: FrameType) -> Any:
     """The value of a plain name in a frame; None for anything else."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return locals_of(frame).get(node.id, frame.f_globals.get(node.id))
     return None
 
 

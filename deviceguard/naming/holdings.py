@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from deviceguard.naming.frames import is_user_code, outward
+from deviceguard.naming.frames import is_user_code, locals_of, outward
 
 _MOST = 2_000
 
@@ -21,7 +21,7 @@ def held_values(start: FrameType | None) -> Iterator[tuple[str, str, Any]]:
     for frame in outward(start):
         if not is_user_code(frame):
             continue
-        scopes = [(frame.f_locals, frame.f_code.co_name), (frame.f_globals, "<module>")]
+        scopes = [(locals_of(frame), frame.f_code.co_name), (frame.f_globals, "<module>")]
         for names, scope in scopes:
             if id(names) in seen or (names is not frame.f_globals and frame.f_code.co_name == "<module>"):
                 continue
@@ -29,7 +29,7 @@ def held_values(start: FrameType | None) -> Iterator[tuple[str, str, Any]]:
             for name, value in list(names.items())[:_MOST]:
                 if not name.startswith("__"):
                     yield scope, name, value
-        owner = frame.f_locals.get("self")
+        owner = locals_of(frame).get("self")
         if owner is not None and id(owner) not in seen:
             seen.add(id(owner))
             yield from _attributes(owner, frame.f_code.co_name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from deviceguard.naming.frames import is_user_code, outward
+from deviceguard.naming.frames import is_user_code, locals_of, outward
 
 _HIDDEN = frozenset({"_", "__", "___", "__builtins__", "_dg"})
 _LIMIT = 20_000
@@ -34,10 +34,10 @@ def _scopes(start: FrameType | None) -> Iterator[Mapping[str, Any]]:
     for frame in outward(start):
         if not is_user_code(frame):
             continue
-        yield frame.f_locals
+        yield locals_of(frame)
         if id(frame.f_globals) not in seen:
             seen.add(id(frame.f_globals))
-            if frame.f_globals is not frame.f_locals:
+            if frame.f_globals is not locals_of(frame):
                 yield frame.f_globals
     main = sys.modules.get("__main__")
     if main is not None and id(vars(main)) not in seen:

@@ -10,7 +10,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from deviceguard.findings import Site
-from deviceguard.naming.frames import origin
+from deviceguard.naming.frames import locals_of, origin
 
 _MOVES = frozenset({"to", "cuda", "cpu", "xpu", "half", "float", "double", "bfloat16", "type", "long", "int"})
 _FACTORIES = frozenset(
@@ -100,9 +100,9 @@ def _origin_of_result(node: ast.Call, frame: FrameType) -> Origin | None:
 
 def _function_called(node: ast.expr, frame: FrameType) -> Any:
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return locals_of(frame).get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        owner = frame.f_locals.get(node.value.id, frame.f_globals.get(node.value.id))
+        owner = locals_of(frame).get(node.value.id, frame.f_globals.get(node.value.id))
         for cls in type(owner).__mro__:
             if node.attr in vars(cls):
                 found = vars(cls)[node.attr]
@@ -127,7 +127,7 @@ def _factory_of_name(value: ast.expr, scope: ast.AST) -> str | None:
 
 
 def _origin_of_attribute(attribute: str, frame: FrameType) -> Origin:
-    owner = frame.f_locals.get("self")
+    owner = locals_of(frame).get("self")
     found = _assignment(attribute, type(owner)) if owner is not None else None
     return Origin() if found is None else Origin(found[0], None, _host_factory(found[1]))
 

@@ -6,6 +6,8 @@ from types import TracebackType
 
 from torch import nn
 
+from deviceguard.naming.frames import locals_of
+
 _DECIDED = ("hf_device_map", "_hf_hook", "_is_hf_initialized_on_devices", "device_map")
 
 
@@ -17,7 +19,7 @@ def is_placed(module: nn.Module) -> bool:
 def is_in_placed_model(traceback: TracebackType | None) -> bool:
     """True where a call is made from inside such a model."""
     while traceback is not None:
-        owner = traceback.tb_frame.f_locals.get("self") if traceback.tb_frame.f_code.co_name == "forward" else None
+        owner = locals_of(traceback.tb_frame).get("self") if traceback.tb_frame.f_code.co_name == "forward" else None
         if isinstance(owner, nn.Module) and any(name in vars(owner) for name in _DECIDED):
             return True
         traceback = traceback.tb_next

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from deviceguard.backends.devices import is_host
+from deviceguard.naming.frames import locals_of
 from deviceguard.naming.provenance import tree_of
 from deviceguard.repairing.constants import owns_its_memory
 
@@ -33,7 +34,7 @@ def rebind(name: str | None, frame: FrameType, old: torch.Tensor, new: torch.Ten
     names = frame.f_globals
     if name is None or not name.isidentifier() or names.get(name) is not old:
         return None
-    if frame.f_locals is not names and name in frame.f_locals:
+    if locals_of(frame) is not names and name in locals_of(frame):
         return None
     if old.requires_grad or (is_host(old.device) and not owns_its_memory(old)) or not _is_simple(name, frame):
         return None

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from deviceguard.events import Event, ModuleCopied, ObjectSaved, ParameterCopied
+from deviceguard.naming.frames import locals_of
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
@@ -70,7 +71,7 @@ def original_of_copy(restored: object) -> Any | None:
     for _ in range(_LOOK_BACK):
         if frame is None:
             return None
-        if frame.f_code is _RECONSTRUCT and frame.f_locals.get("y") is restored:
-            return frame.f_locals.get("x")
+        if frame.f_code is _RECONSTRUCT and locals_of(frame).get("y") is restored:
+            return locals_of(frame).get("x")
         frame = frame.f_back
     return None

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from deviceguard.events import GraphChange
 from deviceguard.findings import Site
-from deviceguard.naming.frames import origin, outward, with_source
+from deviceguard.naming.frames import locals_of, origin, outward, with_source
 
 _MOST_CALLS = 20_000
 _SKIPPED = frozenset({"__get__", "__set__", "_set_grad_enabled", "is_grad_enabled", "__instancecheck__", "get_device"})
@@ -121,7 +121,7 @@ def _plain(part: slice) -> bool:
 
 def _scalars(frame: FrameType) -> dict[str, Any]:
     found = {}
-    for name, value in frame.f_locals.items():
+    for name, value in locals_of(frame).items():
         if type(value) in (int, float):
             found[name] = value
         elif name == "self":

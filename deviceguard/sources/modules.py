@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from deviceguard.events import Event, ModuleCalled, ModuleReturned
+from deviceguard.naming.frames import locals_of
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
@@ -78,7 +79,7 @@ class ModuleCalls(Source):
 
 def _kwargs_in(frame: FrameType) -> dict[str, Any]:
     """Keyword arguments of the module call that runs in a frame; a global pre-hook is not given them."""
-    found = frame.f_locals.get("kwargs")
+    found = locals_of(frame).get("kwargs")
     return found if isinstance(found, dict) else {}
 
 

@@ -18,7 +18,7 @@ from deviceguard.backends.devices import is_host, same
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import CallFailed, Operand
 from deviceguard.naming.expressions import CallText, running_call
-from deviceguard.naming.frames import origin, outward
+from deviceguard.naming.frames import locals_of, origin, outward
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.provenance import origin_of
 from deviceguard.sources.losses import LOSSES
@@ -130,7 +130,7 @@ def _entries(traceback: TracebackType | None) -> list[_Entry]:
 
 def _in_optimizer(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
     for entry in reversed(below):
-        owner = entry.frame.f_locals.get("self")
+        owner = locals_of(entry.frame).get("self")
         if isinstance(owner, Optimizer):
             return failure.event(f"{type(owner).__name__}.step", "optimizer", [], optimizer=owner)
     return None
@@ -138,7 +138,7 @@ def _in_optimizer(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
 
 def _in_module(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
     for entry in reversed(below):
-        owner = entry.frame.f_locals.get("self")
+        owner = locals_of(entry.frame).get("self")
         if isinstance(owner, nn.Module) and entry.frame.f_code.co_name == "forward":
             direct = _is_called_directly(owner, below)
             operands = _operands_of_frame(entry.frame, failure, direct)
@@ -177,7 +177,7 @@ def _class_of(module: nn.Module) -> str:
 def _is_called_directly(module: nn.Module, below: list[_Entry]) -> bool:
     """True when the module is the one the user's line calls, not a part of it."""
     first = next(
-        (e.frame.f_locals.get("self") for e in below if isinstance(e.frame.f_locals.get("self"), nn.Module)), None
+        (locals_of(e.frame).get("self") for e in below if isinstance(locals_of(e.frame).get("self"), nn.Module)), None
     )
     return first is module
 
@@ -256,7 +256,7 @@ def _resolved(expression: str, frame: FrameType) -> list[tuple[str, torch.Tensor
 def lookup(node: ast.expr, frame: FrameType) -> Any:
     """The value of a name or a chain of plain attributes and constant indices; None where code would have to run."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return locals_of(frame).get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):
         return _attribute(lookup(node.value, frame), node.attr)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -298,7 +298,7 @@ def _operands_of_frame(frame: FrameType, failure: _Failure, direct: bool) -> lis
         if position < offset:
             continue
         text = failure.text.argument(position - offset, name) if direct and failure.text is not None else None
-        _collect(operands, name, text, frame.f_locals.get(name), failure)
+        _collect(operands, name, text, locals_of(frame).get(name), failure)
     return operands
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deviceguard.backends.devices import is_accelerator, is_host, same
 from deviceguard.events import CallFailed, Operand
-from deviceguard.naming.frames import is_user_code, outward
+from deviceguard.naming.frames import is_user_code, locals_of, outward
 from deviceguard.naming.objects import joined
 from deviceguard.naming.provenance import Origin, origin_of
 
@@ -259,7 +259,7 @@ def _modules_in_sight(event: CallFailed, context: Context) -> Sequence[nn.Module
 
     found: dict[int, nn.Module] = {id(module): module for module in context.ledger.modules()}
     for frame in _frames(event):
-        owner = frame.f_locals.get("self") if is_user_code(frame) else None
+        owner = locals_of(frame).get("self") if is_user_code(frame) else None
         if isinstance(owner, nn.Module):
             found.setdefault(id(owner), owner)
     for model, _ in context.ledger.models():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from deviceguard.backends.devices import backend_of, same
 from deviceguard.events import CallFailed, Event, LoaderStarted
 from deviceguard.findings import Finding, Severity, Subject
+from deviceguard.naming.frames import locals_of
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.phrases import site_of_call
 from deviceguard.remedies import DrawElsewhere, Remedy
@@ -128,7 +129,7 @@ def _generator_in(event: CallFailed) -> tuple[torch.Generator | None, bool]:
         inside = inside or frame is event.frame
         if inside:
             in_sampler = in_sampler or "data/sampler" in frame.f_code.co_filename.replace("\\", "/")
-            candidates = [value for value in frame.f_locals.values() if isinstance(value, torch.Generator)]
+            candidates = [value for value in locals_of(frame).values() if isinstance(value, torch.Generator)]
             found = candidates[0] if candidates else found
         entry = entry.tb_next
     return found, in_sampler

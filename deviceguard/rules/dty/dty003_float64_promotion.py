@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.events import BackwardStarted, ModuleReturned
 from deviceguard.findings import Finding, Severity, Site, Subject
-from deviceguard.naming.frames import site_of, user_frame
+from deviceguard.naming.frames import locals_of, site_of, user_frame
 from deviceguard.naming.objects import joined, variable_of
 from deviceguard.naming.provenance import assignment_of
 from deviceguard.rules.dty.dtypes import short
@@ -135,7 +135,7 @@ class Float64Promotion(Rule):
             for part in model.modules():
                 found |= {id(tensor): tensor for _, tensor in _wide_tensors(part)}
         frame = user_frame()
-        scopes = (frame.f_locals, frame.f_globals) if frame is not None else ()
+        scopes = (locals_of(frame), frame.f_globals) if frame is not None else ()
         for scope in scopes:
             for value in list(scope.values()):
                 if isinstance(value, torch.Tensor) and short(value.dtype) == "float64" and value.grad_fn is None:

@@ -38,6 +38,8 @@ class OptimizerStateDtype(Rule):
             for index, p in enumerate(net.parameters())
         }
         opt.load_state_dict({"state": state, "param_groups": opt.state_dict()["param_groups"]})
+        net(torch.randn(2, 4, device="cuda").bfloat16()).sum().backward()
+        opt.step()
 
     Use instead:
         net = torch.nn.Linear(4, 4).to("cuda")
@@ -47,6 +49,8 @@ class OptimizerStateDtype(Rule):
             for index, p in enumerate(net.parameters())
         }
         opt.load_state_dict({"state": state, "param_groups": opt.state_dict()["param_groups"]})
+        net(torch.randn(2, 4, device="cuda")).sum().backward()
+        opt.step()
 
     When it stays silent:
         When the dtypes agree, when the state became wider, for step counters, and when the program puts the saved dtype

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.events import AutocastEntered
 from deviceguard.findings import Finding, Severity, Subject
-from deviceguard.naming.frames import site_of, user_frame
+from deviceguard.naming.frames import locals_of, site_of, user_frame
 from deviceguard.rules.dty.dtypes import short
 from deviceguard.rules.rule import Rule, on
 
@@ -119,13 +119,13 @@ def _gives_dtype(keyword: ast.keyword, frame: FrameType) -> bool:
         return keyword.arg == "dtype"
     given = None  # **options
     if isinstance(keyword.value, ast.Name):
-        given = frame.f_locals.get(keyword.value.id, frame.f_globals.get(keyword.value.id))
+        given = locals_of(frame).get(keyword.value.id, frame.f_globals.get(keyword.value.id))
     return not isinstance(given, dict) or "dtype" in given
 
 
 def _settings(frame: FrameType) -> Iterator[tuple[str, str]]:
     """(name, dtype) of the settings in reach of a frame."""
-    for scope in (frame.f_locals, frame.f_globals):
+    for scope in (locals_of(frame), frame.f_globals):
         for name, value in list(scope.items()):
             if name.startswith("__"):
                 continue
@@ -174,4 +174,4 @@ def _dtype_named(value: Any) -> str | None:
 def _is_dtype(frame: FrameType, name: str) -> bool:
     import torch
 
-    return isinstance(frame.f_locals.get(name, frame.f_globals.get(name)), torch.dtype)
+    return isinstance(locals_of(frame).get(name, frame.f_globals.get(name)), torch.dtype)

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from deviceguard.findings import Site
-from deviceguard.naming.frames import is_user_code, outward
+from deviceguard.naming.frames import is_user_code, locals_of, outward
 from deviceguard.rules.syn.graph_marks import reach
 
 _ADDS = frozenset({"append", "appendleft", "extend", "add", "insert", "update", "setdefault"})
@@ -52,7 +52,7 @@ def _scopes(frame: FrameType | None) -> Iterator[tuple[Mapping[str, Any], FrameT
     seen: set[int] = set()
     for candidate in outward(frame):
         if is_user_code(candidate):
-            yield candidate.f_locals, candidate
+            yield locals_of(candidate), candidate
             if id(candidate.f_globals) not in seen:
                 seen.add(id(candidate.f_globals))
                 yield candidate.f_globals, candidate

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves a guard open or a simulation on, and clean up for the next one."""
     yield
-    left = [*_open_sessions(), *_open_simulations()]
+    left = [*_open_sessions(), *_open_simulations(), *_modes()]
     if left:
         pytest.fail(f"left behind: {', '.join(left)}")
 
@@ -45,6 +45,16 @@ def _open_sessions() -> list[str]:
     for session in sessions:
         hub.HUB.leave(session)
     return [f"a guard with policy {session.settings.policy}" for session in sessions]
+
+
+def _modes() -> list[str]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    left = []
+    while torch._C._len_torch_function_stack():
+        left.append(f"the function mode {torch.overrides._pop_mode()!r}")
+    return left
 
 
 def _open_simulations() -> list[str]:

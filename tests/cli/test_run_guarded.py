@@ -204,7 +204,8 @@ class TestUnchanged:
             os.environ["OMP_NUM_THREADS"] = "3"
             import torch
             print(torch.get_num_threads(), type(torch.__loader__).__name__, type(torch.__spec__.loader).__name__)
-            print(torch.__spec__.loader is torch.__loader__, [type(f).__name__ for f in sys.meta_path], sys.excepthook)
+            finders = [name for finder in sys.meta_path if (name := type(finder).__name__) != "ImportHookFinder"]
+            print(torch.__spec__.loader is torch.__loader__, finders, sys.excepthook)  # wrapt leaves its finder
             """,
         )
         plain, here = python(folder, "train.py"), guarded(folder, "train.py")

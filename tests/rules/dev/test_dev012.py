@@ -29,7 +29,8 @@ def test_corrected_is_silent():
     silent(
         MOVED_LATE.replace(
             'net.to("cuda")\n',
-            'net.to("cuda")\nstate = opt.state_dict()\nopt = torch.optim.Adam(net.parameters())\nopt.load_state_dict(state)\n',
+            'net.to("cuda")\nstate = opt.state_dict()\n'
+            'opt = torch.optim.Adam(net.parameters())\nopt.load_state_dict(state)\n',
         )
     )
 

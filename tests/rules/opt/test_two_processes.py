@@ -22,7 +22,7 @@ dist.init_process_group("gloo")
 with deviceguard.watch(select=["OPT", "CPY"]) as report:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
-    ddp = nn.parallel.DistributedDataParallel(net)
+    ddp = nn.parallel.DistributedDataParallel(net, find_unused_parameters=mode == "replaced")
     if mode == "replaced":
         net[1].weight = nn.Parameter(torch.zeros(1, 4))
     opt = torch.optim.SGD(ddp.parameters(), lr=0.1)

@@ -76,7 +76,8 @@ def _origin_of_name(name: str, frame: FrameType, line: int) -> Origin:
         return Origin()
     scope: ast.AST = _scope_at(tree, frame.f_code) or tree
     found = _search(scope, name, line, frame)
-    if found == Origin() and scope is not tree:
+    own = name in frame.f_code.co_varnames or name in frame.f_code.co_cellvars
+    if found == Origin() and scope is not tree and not own:
         found = _search(tree, name, 10**9, frame, module_level=True)
     return found
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from deviceguard.naming.provenance import assignment_of, origin_of, statement_at
+from tests.scripts import run_script
 
 SOURCE = """
 import torch
@@ -105,3 +106,33 @@ def test_statement_that_a_frame_runs(script):
 
     assert isinstance(statement_at(holder.frame()), ast.Return)
     assert statement_at(sys._getframe()) is not None
+
+
+def test_argument_is_not_taken_for_a_variable_of_the_module():
+    report = run_script(
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.RNN(4, 4)
+
+            def forward(self, x, hidden):
+                out, hidden = self.rnn(x, hidden)
+                return out, hidden
+
+        net = Net().to("cuda")
+        start = torch.zeros(1, 2, 4)
+        hidden = torch.zeros(1, 2, 4, device="cuda")
+        output, hidden = net(torch.randn(3, 2, 4, device="cuda"), hidden)
+        net(torch.randn(3, 2, 4, device="cuda"), start)
+        """,
+        raises=RuntimeError,
+    )
+    (finding,) = report.of("DEV001")
+
+    assert finding.subjects[0].name == "start"
+    assert finding.site.source.endswith("start)")
+    assert "line 14" in finding.message

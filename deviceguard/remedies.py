@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.events import CallFailed, Event
@@ -120,6 +121,11 @@ class TakeOver(Remedy):
     live: Sequence[torch.Tensor]
 
 
+Again = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+Settle = Callable[[bool], None]
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class CallRefused(CallFailed):
     """A torch function refused its operands, and the call may still be made again with others.
@@ -132,11 +138,14 @@ class CallRefused(CallFailed):
         kwargs: its keyword arguments.
         again: what a policy wants it to be called with; None to let the error go.
         settle: called with True once the call has succeeded so, with False where it failed again.
+        repeat: does the same for a later refusal at the same place, without asking the rules again: given the
+            arguments and the calling frame, returns ``again`` and ``settle`` for them, or None.
     """
 
     heard_as: ClassVar[type[Event]] = CallFailed
     function: Callable[..., Any] = print
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    again: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-    settle: Callable[[bool], None] | None = None
+    again: Again | None = None
+    settle: Settle | None = None
+    repeat: Callable[[tuple[Any, ...], Mapping[str, Any], FrameType], tuple[Again, Settle] | None] | None = None

@@ -64,7 +64,7 @@ class _Rewriter(cst.CSTTransformer):
         return place.start.line, place.start.column, place.end.line, place.end.column
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:  # type: ignore[override]
-        changed = super().on_leave(original, updated)  # type: ignore[arg-type]
+        changed = super().on_leave(original, updated)
         if isinstance(original, cst.BaseExpression) and isinstance(changed, cst.BaseExpression):
             return self._expression(original, changed)
         if isinstance(original, cst.Assign) and isinstance(changed, cst.Assign):

@@ -112,13 +112,21 @@ class Source:
         return False
 
     def device(self, line: int) -> str | None:
-        """How the file writes its device, where a statement in a line may write it so; None where that is not certain."""
+        """How a statement in a line may write the device of the file; None where that is not certain."""
         written = [text for node in ast.walk(self.tree) if (text := _device_in(node)) is not None]
-        names = sorted({text for text in written if text.isidentifier()})
+        names = sorted({text for text in written if text.isidentifier() and self._is_device(text, line)})
         if len(names) == 1 and self._is_visible(names[0], line):
             return names[0]
         literals = sorted({text for text in written if not text.isidentifier()})
         return literals[0] if not names and len(literals) == 1 else None
+
+    def _is_device(self, name: str, line: int) -> bool:
+        """True for a name that says so itself, or is bound to a call of ``torch.device`` or to a text."""
+        if "dev" in name.lower():
+            return True
+        found = self.binding(name, line) or next(iter(self._bindings(self.tree, name)), None)
+        value = found[1] if found is not None else None
+        return value is not None and ("torch.device(" in ast.unparse(value) or _is_text(value))
 
     def _is_visible(self, name: str, line: int) -> bool:
         scope = self.scope_at(line)
@@ -165,9 +173,9 @@ def own_statements(scope: ast.AST) -> Iterator[ast.stmt]:
 def converts(statement: ast.stmt, model: str) -> bool:
     """True for a statement in which a model is moved, converted, loaded or given new parts."""
     for node in ast.walk(statement):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CONVERSIONS:
-            if ast.unparse(node.func.value) == model:
-                return True
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr in _CONVERSIONS and ast.unparse(called.value) == model:
+            return True
         if isinstance(node, ast.Assign):
             targets = [ast.unparse(target) for target in node.targets]
             if any(text == model or text.startswith((f"{model}.", f"{model}[")) for text in targets):
@@ -215,6 +223,10 @@ def _moves(value: ast.expr, name: str) -> bool:
         and value.func.attr in _MOVES
         and ast.unparse(value.func.value) == name
     )
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _device_in(node: ast.AST) -> str | None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any, ClassVar
 
 from deviceguard import remedies
+from deviceguard.allowing import is_allowed
 from deviceguard.events import Event
 from deviceguard.findings import Finding, Severity
+from deviceguard.naming.frames import outward
 from deviceguard.policies.policy import Policy
 from deviceguard.policies.warn import WarnPolicy
-from deviceguard.remedies import CallRefused, Remedy
+from deviceguard.remedies import Again, CallRefused, Remedy, Settle
 from deviceguard.repairing import generators, modules, operands, optimizers, variables
 from deviceguard.repairing.constants import Constants
 from deviceguard.repairing.modules import Moved
@@ -30,8 +35,8 @@ _COSTLY = 10
 class MigratePolicy(Policy):
     """Carries out the remedy of the rule that speaks, and tells of it; where there is none, warns as ``watch`` does.
 
-    A call that PyTorch refused is made again with the operands where they belong. A change to an object of the user's is
-    announced, logged, and can be taken back with ``report.undo()``.
+    A call that PyTorch refused is made again with the operands where they belong. A change to an object of the
+    user's is announced, logged, and can be taken back with ``report.undo()``.
     """
 
     wanted: ClassVar[frozenset[type[Event]]] = frozenset({CallRefused})
@@ -90,16 +95,21 @@ class MigratePolicy(Policy):
     # Remedies for a call that was refused
 
     def _move_operands(self, remedy: remedies.MoveOperands, finding: Finding, event: CallRefused) -> bool:
-        self._constants.place = (event.frame.f_code, event.frame.f_lasti, event.function)
-        change = operands.moved(event.function, event.args, event.kwargs, remedy.home, self._constants)
+        function, home = event.function, remedy.home
+        place = (event.frame.f_code, event.frame.f_lasti, function)
+
+        def change(args: Any, kwargs: Any) -> Change | None:
+            self._constants.place = place
+            return operands.moved(function, args, kwargs, home, self._constants)
+
         return self._call_with(change, "moved to {new} before the call", finding, event)
 
     def _move_to_host(self, remedy: remedies.MoveToHost, finding: Finding, event: CallRefused) -> bool:
-        change = operands.to_host(event.function, event.args, event.kwargs)
+        change = functools.partial(operands.to_host, event.function)
         return self._call_with(change, "copied to the host before the call", finding, event)
 
     def _cast_operands(self, remedy: remedies.CastOperands, finding: Finding, event: CallRefused) -> bool:
-        change = operands.cast(event.args, event.kwargs, remedy.dtype)
+        change = functools.partial(operands.cast, dtype=remedy.dtype)
         return self._call_with(change, "cast to {new} before the call", finding, event)
 
     def _draw_elsewhere(self, remedy: remedies.DrawElsewhere, finding: Finding, event: CallRefused) -> bool:
@@ -114,22 +124,52 @@ class MigratePolicy(Policy):
         event.settle = lambda good: self._tell(finding, f"drawn {where}", "", "", 0, None) if good else None
         return True
 
-    def _call_with(self, change: Change | None, what: str, finding: Finding, event: CallRefused) -> bool:
+    def _call_with(
+        self, make: Callable[[Any, Any], Change | None], what: str, finding: Finding, event: CallRefused
+    ) -> bool:
+        change = make(event.args, event.kwargs)
         if change is None or not change.replaced:
             return False
+        names = [_expression_of(old, event) for old, _ in change.replaced]
+        code = event.frame.f_code
         event.again = (change.args, change.kwargs)
-        old, new = change.replaced[0]
-        is_cast = old.dtype != new.dtype
-        before, after = (_short(old), _short(new)) if is_cast else (str(old.device), str(new.device))
+        event.settle = self._settling(change, names, event.frame, what, finding)
+
+        def repeat(args: Any, kwargs: Any, frame: FrameType) -> tuple[Again, Settle] | None:
+            later = make(args, kwargs) if not is_allowed(finding.rule) else None
+            where = next((outer for outer in outward(frame) if outer.f_code is code), None)
+            if later is None or len(later.replaced) != len(names) or where is None:
+                return None
+            settle = self._settling(later, names, where, what, finding, is_repeated=True)
+            return (later.args, later.kwargs), settle
+
+        event.repeat = repeat
+        return True
+
+    def _settling(
+        self,
+        change: Change,
+        names: Sequence[str | None],
+        frame: FrameType,
+        what: str,
+        finding: Finding,
+        is_repeated: bool = False,
+    ) -> Settle:
+        """What is to be done once the call has succeeded: bind variables, count, tell."""
 
         def settle(succeeded: bool) -> None:
-            if succeeded:
-                undo = _bind_variables(change, event)
-                text = "its variable now holds it " + ("as {new}" if is_cast else "on {new}") if undo else what
-                self._tell(finding, text.format(new=after), before, after, change.nbytes, undo, replaces=True)
+            if not succeeded:
+                return
+            old, new = change.replaced[0]
+            is_cast = old.dtype != new.dtype
+            before, after = (_short(old), _short(new)) if is_cast else (str(old.device), str(new.device))
+            undo = variables.rebind_all(names, frame, change.replaced)
+            done = "its variable now holds it " + ("as {new}" if is_cast else "on {new}") if undo else what
+            if is_repeated:
+                self._report.add(dataclasses.replace(finding, count=1))
+            self._tell(finding, done.format(new=after), before, after, change.nbytes, undo, replaces=True)
 
-        event.settle = settle
-        return True
+        return settle
 
     def _move_module(self, remedy: remedies.MoveModule, finding: Finding, event: CallRefused) -> bool:
         whole = remedy.root if remedy.root is not None and modules.is_all_on_host(remedy.root) else remedy.module
@@ -166,13 +206,18 @@ class MigratePolicy(Policy):
         self._tell(finding, done.what, done.old, done.new, done.nbytes, done.undo)
         return True
 
+    def _step(self) -> int | None:
+        rule = next(iter(self._rules.values()), None)
+        steps = rule.context.steps if rule is not None else None
+        return steps.index if steps is not None and steps.training else None
+
     def _tell(
         self, finding: Finding, what: str, old: str, new: str, nbytes: int, undo: Undo | None, replaces: bool = False
     ) -> None:
         """Note a repair; announce it the first time, and once more where it costs a copy again and again."""
         made = Repair(finding.rule, _name_of(finding), what, finding.site, old, new, undo=undo, replaces=replaces)
         repair = self._report.kept_repairs.take(made)
-        repair.again(nbytes, finding.last_step)
+        repair.again(nbytes, self._step())
         self._report.price(finding, (("repairs", repair.count), ("repair_bytes", repair.nbytes)))
         if repair is made:
             log.info("%s repaired %s at %s: %s (%s -> %s)", finding.rule, repair.name, finding.site, what, old, new)
@@ -191,19 +236,6 @@ def _short(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _bind_variables(change: Change, event: CallRefused) -> Undo | None:
-    """Let the user's variables hold what was moved or cast, where that is certain; takes it back."""
-    undos: list[Undo] = []
-    for old, new in change.replaced:
-        names = [operand.expression for operand in event.operands if operand.tensor is old]
-        undo = variables.rebind(names[0] if names else None, event.frame, old, new)
-        if undo is not None:
-            undos.append(undo)
-    if not undos:
-        return None
-
-    def undo_all() -> None:
-        for undo in undos:
-            undo()
-
-    return undo_all
+def _expression_of(tensor: Any, event: CallRefused) -> str | None:
+    """The user's words for an operand."""
+    return next((operand.expression for operand in event.operands if operand.tensor is tensor), None)

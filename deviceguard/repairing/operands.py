@@ -119,7 +119,7 @@ def to_host(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def cast(args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Change | None:
-    """The call with its floating operands cast; None where parameters would have to be, or where autocast is at work."""
+    """The call with its floating operands cast; None where parameters would have to be, or under autocast."""
     operands = list(operands_in((args, dict(kwargs))))
     odd = [operand for operand in operands if operand.is_floating_point() and operand.dtype != dtype]
     if not dtype.is_floating_point or not odd or any(_is_autocast(operand) for operand in operands):

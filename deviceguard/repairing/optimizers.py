@@ -86,8 +86,8 @@ def _may_stay(key: Any, tensor: torch.Tensor, group: Mapping[str, Any]) -> bool:
 def rebind(optimizer: Optimizer, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Mended | None:
     """Put live parameters in the place of those the optimizer holds; groups, order and settings stay.
 
-    State is kept where the shapes agree, on the device of the live parameter. Schedulers go on, since the groups are the
-    same objects.
+    State is kept where the shapes agree, on the device of the live parameter. Schedulers go on, since the groups are
+    the same objects.
 
     Raises:
         Exception: what the user's object raises where it forbids the change.

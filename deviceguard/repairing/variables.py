@@ -1,12 +1,11 @@
-"""Variables of a module or script that hold a tensor which was left on the host: bound to the moved one, as the fix says."""
+"""Variables that hold a tensor which was left on the host: bound to the moved one, as the fix says."""
 
 from __future__ import annotations
 
 import ast
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -42,11 +41,27 @@ def rebind(name: str | None, frame: FrameType, old: torch.Tensor, new: torch.Ten
     held, former, dtype = weakref.ref(new), old.device, old.dtype
 
     def undo() -> None:
-        present: Any = held()
-        if present is not None and names.get(name) is present:
+        present = names.get(name)
+        if isinstance(present, torch.Tensor) and present is held():
             names[name] = present.to(former, dtype)
 
     return undo
+
+
+def rebind_all(
+    names: Sequence[str | None], frame: FrameType, replaced: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> Callable[[], None] | None:
+    """:func:`rebind` for each of the tensors; takes all of them back, None where nothing was changed."""
+    undos = [rebind(name, frame, old, new) for name, (old, new) in zip(names, replaced, strict=True)]
+    made = [undo for undo in undos if undo is not None]
+    if not made:
+        return None
+
+    def undo_all() -> None:
+        for undo in made:
+            undo()
+
+    return undo_all
 
 
 def _is_simple(name: str, frame: FrameType) -> bool:

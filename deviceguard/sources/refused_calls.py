@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from torch.overrides import _get_current_function_mode_stack, _push_mode
 from deviceguard.events import Event
 from deviceguard.naming.frames import outward
 from deviceguard.naming.handling import is_expected
-from deviceguard.remedies import CallRefused
+from deviceguard.remedies import Again, CallRefused, Settle
 from deviceguard.sources.calls import TableMode, _has_fast_path, _take_out
 from deviceguard.sources.post_mortem import examine
 from deviceguard.sources.refusals import problem_of
@@ -29,6 +29,8 @@ from deviceguard.sources.source import Emit, Source
 _REPAIRABLE = frozenset({"device", "index-device", "dtype", "host-only", "generator-device"})
 _TRIES = 3
 """How often one call is repaired: it may be wrong in device and in dtype."""
+_MOST = 512
+"""Places whose repair is remembered, so that the rules need not be asked at each step."""
 
 
 class RefusedCalls(Source):
@@ -38,6 +40,8 @@ class RefusedCalls(Source):
     per_thread: ClassVar[bool] = True
 
     def __init__(self, emit: Emit) -> None:
+        self._wanted: frozenset[type[Event]] = frozenset()
+        self._known: dict[Any, Callable[..., tuple[Again, Settle] | None]] = {}
         super().__init__(emit)
         self._mode: RefusalMode | None = None
         self._handles: list[Any] = []
@@ -60,28 +64,57 @@ class RefusedCalls(Source):
             _take_out(self._mode)
         self._mode = None
 
+    @property
+    def wanted(self) -> frozenset[type[Event]]:
+        """The events somebody wants now; set whenever a session opens or closes, which may change what is repaired."""
+        return self._wanted
+
+    @wanted.setter
+    def wanted(self, wanted: frozenset[type[Event]]) -> None:
+        self._wanted = wanted
+        self._known.clear()
+
     def _refused(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
         for _ in range(_TRIES):
-            event = self.attempt(_event_of, function, args, kwargs, error, sys._getframe(2), default=None)
-            if event is None:
+            place = _place_of(function, args, kwargs, sys._getframe(2))
+            found = self.attempt(self._repeated, place, args, kwargs, sys._getframe(2), default=None)
+            if found is None:
+                found = self._asked(place, function, args, kwargs, error)
+            if found is None:
                 break
-            self.emit(event)
-            if event.again is None:
-                break
-            args, kwargs = event.again
+            (args, kwargs), settle = found
             try:
                 output = function(*args, **kwargs)
             except Exception as still:
                 error = still
-                if event.settle is not None:
-                    event.settle(False)
+                self._known.pop(place, None)
+                settle(False)
                 if problem_of(error) not in _REPAIRABLE:
                     break
                 continue
-            if event.settle is not None:
-                event.settle(True)
+            settle(True)
             return output
         raise error
+
+    def _asked(
+        self, place: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+    ) -> tuple[Again, Settle] | None:
+        """What somebody who hears of the refusal wants done; None for nothing."""
+        event = self.attempt(_event_of, function, args, kwargs, error, sys._getframe(3), default=None)
+        if event is None:
+            return None
+        self.emit(event)
+        if event.again is None:
+            return None
+        if event.repeat is not None and len(self._known) < _MOST:
+            self._known[place] = event.repeat
+        return event.again, event.settle or _no_more
+
+    def _repeated(
+        self, place: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+    ) -> tuple[Again, Settle] | None:
+        known = self._known.get(place)
+        return known(args, kwargs, frame) if known is not None else None
 
     # As in Calls: fused inference paths see a mode and leave out their fusion.
 
@@ -118,6 +151,24 @@ class RefusalMode(TableMode):
             if problem_of(error) not in _REPAIRABLE:
                 raise
             return self._refused(func, args, kwargs or {}, error)
+
+
+def _place_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None) -> Any:
+    """What two refusals at one place have in common: the running lines of all callers, and where the operands are."""
+    lines = tuple((outer.f_code, outer.f_lasti) for outer in outward(frame))
+    return function, lines, tuple((t.device, t.dtype, t.dim() == 0) for t in _tensors_in((args, kwargs)))
+
+
+def _tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(item, depth - 1)
+
+
+def _no_more(succeeded: bool) -> None:
+    """Nothing is left to do after the call."""
 
 
 def _never(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,8 +15,8 @@ _EXPECTS = frozenset({"raises", "suppress", "assertRaises", "assertRaisesRegex"}
 def is_expected(traceback: TracebackType | None, error: BaseException) -> bool:
     """True where the innermost user's function calls in a ``try`` that catches such an error and goes on.
 
-    Handlers that end in a bare ``raise`` do not count, and what functions further out do does not either: a program that
-    logs whatever went wrong and ends does not expect it.
+    Handlers that end in a bare ``raise`` do not count, and what functions further out do does not either: a program
+    that logs whatever went wrong and ends does not expect it.
     """
     innermost: TracebackType | None = None
     while traceback is not None:

@@ -29,6 +29,7 @@ def run_script(
     raises: Exceptions = (),
     may_raise: Exceptions = (),
     argv: Sequence[str] = (),
+    keep_in: pathlib.Path | None = None,
     **settings: Any,
 ) -> Report:
     """Run a script as ``__main__`` and return what the guard found.
@@ -41,6 +42,7 @@ def run_script(
         raises: the exception the script must end with.
         may_raise: exceptions the script may end with. Any other exception of the script fails the test.
         argv: arguments of the script.
+        keep_in: the folder the script is written to, by default one that is gone afterwards.
         settings: further settings of the guard.
     """
     import torch
@@ -50,7 +52,7 @@ def run_script(
     gc.collect()  # optimizers of earlier tests must not be found on the heap
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        path = pathlib.Path(folder, "script.py")
+        path = pathlib.Path(keep_in or folder, "script.py")
         path.write_text(plain(source))
         stack.enter_context(_arguments([str(path), *argv]))
         stack.enter_context(warnings.catch_warnings())

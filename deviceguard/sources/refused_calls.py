@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.overrides import _get_current_function_mode_stack, _push_mode
 
-from deviceguard.events import Event
+from deviceguard.backends.devices import is_accelerator
+from deviceguard.events import Event, Operand
 from deviceguard.naming.frames import outward
 from deviceguard.naming.handling import is_expected
 from deviceguard.remedies import Again, CallRefused, Settle
@@ -188,7 +189,15 @@ def _event_of(
     if failed is None:
         return None
     facts = {field.name: getattr(failed, field.name) for field in dataclasses.fields(failed)}
+    facts["operands"] = [*failed.operands, *_unnamed(failed.operands, (args, kwargs))]
     return CallRefused(**facts, function=function, args=args, kwargs=kwargs)
+
+
+def _unnamed(known: Sequence[Operand], given: Any) -> Iterator[Operand]:
+    """The device tensors of the call that the source has no name for, such as the result of an inner call."""
+    for number, tensor in enumerate(_tensors_in(given), 1):
+        if is_accelerator(tensor.device) and not any(tensor is operand.tensor for operand in known):
+            yield Operand(f"argument {number}", None, tensor)
 
 
 def _whole(inner: TracebackType | None, caller: FrameType | None) -> TracebackType | None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from deviceguard.context import Context
+from deviceguard.events import HostRead, ModuleCalled
 from deviceguard.findings import Severity
+from deviceguard.naming.attribution import Charge
+from deviceguard.rules.rule import on
 from deviceguard.rules.syn.host_reads import HostReadRule
 from deviceguard.rules.syn.site_rule import named
 from deviceguard.rules.syn.sites import Tally
@@ -45,7 +49,8 @@ class ScalarReadback(HostReadRule):
         print(running_loss.item() / 10)
 
     When it stays silent:
-        For tensors on the host; for reads every N steps, at the end of an epoch and in evaluation loops; for what
+        For tensors on the host; for reads every N steps, at the end of an epoch and in evaluation loops; for the choice
+        made from a single sample without gradients, which the host needs (an action, the next word); for what
         optimizers, ``GradScaler`` and loaders read by themselves; on hosts without an accelerator. What another
         library reads inside its own call is advice.
 
@@ -64,6 +69,19 @@ class ScalarReadback(HostReadRule):
     since: ClassVar[str] = "0.1.0"
     families: ClassVar[frozenset[str]] = frozenset({"scalar"})
 
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._acting = False
+
+    @on(ModuleCalled)
+    def called(self, event: ModuleCalled) -> None:
+        """A single sample without gradients: a policy asked for an action, a model for its next word."""
+        if event.is_root:
+            self._acting = not _records_gradients() and _first_size(event) == 1
+
+    def concerns(self, event: HostRead, charged: Charge) -> bool:  # noqa: D102
+        return not self._acting or event.tensor.is_floating_point()
+
     def message(self, tally: Tally) -> str:  # noqa: D102
         return (
             f"{named(tally)} is read with {tally.call} {tally.how_often}; "
@@ -75,3 +93,15 @@ class ScalarReadback(HostReadRule):
         if not name.isidentifier():
             return "sum it on the device and read the sum every N steps, or at the end of the epoch"
         return f"sum {name}.detach() on the device and read the sum every N steps, or at the end of the epoch"
+
+
+def _records_gradients() -> bool:
+    import torch
+
+    return torch.is_grad_enabled()
+
+
+def _first_size(event: ModuleCalled) -> int | None:
+    """The batch size of a call whose first argument is a tensor."""
+    shape = getattr(event.args[0], "shape", None) if event.args else None
+    return int(shape[0]) if shape is not None and len(shape) > 1 else None

@@ -30,7 +30,7 @@ def test_corrected_is_silent():
         MOVED_LATE.replace(
             'net.to("cuda")\n',
             'net.to("cuda")\nstate = opt.state_dict()\n'
-            'opt = torch.optim.Adam(net.parameters())\nopt.load_state_dict(state)\n',
+            "opt = torch.optim.Adam(net.parameters())\nopt.load_state_dict(state)\n",
         )
     )
 

@@ -161,3 +161,27 @@ def test_runs_the_same_with_and_without(capsys):
     run_script(training("total += loss.item()", after="print(total)"), policy="off")
 
     assert guarded == capsys.readouterr().out
+
+
+def test_action_of_a_policy_is_the_hosts_to_know():
+    quiet(
+        training(
+            """
+            with torch.no_grad():
+                action = net(torch.randn(1, 8, device="cuda")).argmax(1).item()
+            """
+        ),
+        "SYN001",
+    )
+
+
+def test_metric_without_gradients_is_not():
+    found(
+        training(
+            """
+            with torch.no_grad():
+                hits = (net(x).argmax(1) == 0).sum().item()
+            """
+        ),
+        "SYN001",
+    )

@@ -163,6 +163,39 @@ optimizer.step()
 result = net.weight
 """,
     ),
+    "cache": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.cache = {}
+
+    def forward(self, x):
+        if "mask" not in self.cache:
+            self.cache["mask"] = torch.ones(4, device=x.device) * 2
+        return self.fc(x) * self.cache["mask"]
+
+net = Net()
+net(torch.ones(2, 4))
+net.to(device)
+result = net(torch.ones(2, 4, device=device))
+""",
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x) * (torch.ones(4, device=x.device) * 2)
+
+net = Net()
+net(torch.ones(2, 4))
+net.to(device)
+result = net(torch.ones(2, 4, device=device))
+""",
+    ),
     "generator": (
         "result = torch.randn(4, device=device, generator=torch.Generator().manual_seed(3))\n",
         "result = torch.randn(4, device=device, generator=torch.Generator(device).manual_seed(3))\n",
@@ -348,6 +381,26 @@ assert y is None and x.device.type == "cpu"
             policy="migrate",
         )
 
+        assert report.repairs == []
+
+    def test_an_optimizer_over_another_live_model(self):
+        report = run_script(
+            HEAD
+            + """
+import copy
+net = nn.Linear(4, 1).to(device)
+other = copy.deepcopy(net)
+optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.ones(8, 4, device=device)).sum().backward()
+    optimizer.step()
+other(torch.ones(8, 4, device=device))
+""",
+            policy="migrate",
+        )
+
+        assert "OPT001" in codes(report)
         assert report.repairs == []
 
     def test_an_allowed_rule(self):

@@ -71,7 +71,8 @@ class UnregisteredModule(Rule):
         purpose and placed by hand; for hidden modules that an optimizer owns.
 
     Repair:
-        None is applied: the edit belongs into the constructor.
+        What the move left behind is moved too when its first call is refused. It stays unregistered: the edit belongs
+        into the constructor.
 
     References:
         https://github.com/pytorch/pytorch/issues/8017

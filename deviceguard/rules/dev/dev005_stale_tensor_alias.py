@@ -6,11 +6,12 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from deviceguard.events import CallFailed, ModuleReturned, RunEnded
+from deviceguard.events import CallFailed, Event, ModuleReturned, RunEnded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.objects import joined
 from deviceguard.naming.phrases import site_of_call
 from deviceguard.naming.provenance import assignment_of
+from deviceguard.remedies import MoveOperands, Remedy
 from deviceguard.rules.dev.blame import blame
 from deviceguard.rules.rule import Rule, on
 
@@ -65,7 +66,8 @@ class StaleTensorAlias(Rule):
         for references that nobody uses any more.
 
     Repair:
-        None is applied: the tensor is to be looked up by name where it is used.
+        A tensor cached before the move goes to the others when its call is refused. For a reference to a former buffer
+        none is applied: it is to be looked up by name where it is used.
 
     References:
         https://github.com/pytorch/pytorch/issues/43815
@@ -114,6 +116,13 @@ class StaleTensorAlias(Rule):
             site=site_of_call(event),
             key=found.name,
         )
+
+    def remedy(self, event: Event) -> Remedy | None:
+        """A cached tensor goes to the others; one whose place another has taken would be the wrong one there too."""
+        found = blame(event, self.context) if isinstance(event, CallFailed) else None
+        if found is None or found.home is None or found.tensor is None:
+            return None
+        return MoveOperands(found.home) if self.context.ledger.former.successor(found.tensor) is None else None
 
     def _alias(self, module: nn.Module, path: str, stale: torch.Tensor, new: torch.Tensor) -> Finding:
         owner = self.context.subjects.model(module)

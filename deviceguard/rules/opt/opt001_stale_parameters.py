@@ -100,9 +100,15 @@ class StaleParameters(Rule):
             return None
         unowned = self.context.ledger.unowned_with_gradient()
         pairs = stale_pairs(self.context.ledger, event.optimizer, unowned)
+        if any(self._has_two_ways(pair) for pair in pairs):
+            return None
         if pairs:
             return Rebind(event.optimizer, [(pair.held, pair.live) for pair in pairs])
         return TakeOver(event.optimizer, unowned)
+
+    def _has_two_ways(self, pair: Stale) -> bool:
+        """True where the held parameter belongs to a model that lives: perhaps that one was to be run."""
+        return pair.relation in ("copied", "shape") and self.context.ledger.owner_of(pair.held)[0] is not None
 
     def _judge(self, optimizer: Optimizer) -> Iterator[Finding]:
         held = [p for group in optimizer.param_groups for p in group["params"]]

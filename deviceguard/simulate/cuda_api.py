@@ -233,8 +233,21 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
         patches.set_existing(torch.cuda.nvtx, name, _nothing)
     patches.set_existing(torch.cuda.nvtx, "range", _null)
     patches.set_existing(torch.backends.cuda, "is_built", lambda: True)
+    _install_names_of_a_cuda_build(patches)
     patches.set_existing(torch.cuda.nccl, "version", lambda: (2, 27, 5))
     patches.set_existing(torch.backends.cudnn, "is_available", lambda: True)
     patches.set_existing(torch.backends.cudnn, "is_acceptable", lambda tensor: bool(tensor.is_cuda))
     patches.set_existing(torch.backends.cudnn, "version", lambda: 91002)
     patches.set(torch.version, "cuda", "12.8")
+
+
+class _AllocatorState:
+    """Stands in for the C++ type of the same name; nothing makes one, because graphs are not simulated."""
+
+
+def _install_names_of_a_cuda_build(patches: Patches) -> None:
+    """Give ``torch._C`` the names that PyTorch's own modules import where ``torch.backends.cuda.is_built()``."""
+    names = {"_cuda_CUDAAllocator_AllocatorState": _AllocatorState, "_set_cached_tensors_enabled": _nothing}
+    for name, value in names.items():
+        if not hasattr(torch._C, name):
+            patches.set(torch._C, name, value)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from deviceguard.simulate.labels import device_of, label_tensor, label_tree, tensors_in
-from deviceguard.simulate.placement_words import type_name
+from deviceguard.simulate.placement_words import text_of, type_name
 
 if TYPE_CHECKING:
     from deviceguard.simulate.mode import Call, SimulationMode, Special
@@ -38,10 +38,12 @@ def _first_on_device(mode: SimulationMode, data: Tensor, result: Any) -> Any:
 
 def recurrent(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``lstm``, ``gru``, ``rnn``: the batch sizes of a packed input are not compared."""
-    packed = len(args) > 1 and isinstance(args[1], Tensor) and len(args) > 2 and not isinstance(args[2], bool)
-    compared = (args[0], *args[2:]) if packed and args[1].dtype is torch.int64 and args[1].dim() == 1 else args
+    packed = len(args) > 2 and isinstance(args[1], Tensor) and args[1].dtype is torch.int64 and args[1].dim() == 1
+    compared = (args[0], *args[2:]) if packed else args
     places = {device_of(tensor) for tensor in tensors_in(compared)}
     if len(places) > 1:
+        if not packed:
+            _check_attributes(args)
         return mode.mixed(func, args, kwargs)
     device = places.pop()
     if device is None:
@@ -49,6 +51,18 @@ def recurrent(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: d
     result = func(*args, **kwargs)
     label_tree(result, device, mode.memory)
     return result
+
+
+def _check_attributes(args: tuple[Any, ...]) -> None:
+    """Refuse a hidden state, then a parameter, that is not with the input; packed inputs have no such check."""
+    home = device_of(args[0])
+    for kind, values in zip(("hidden", "parameter"), args[1:3], strict=False):
+        for tensor in tensors_in((values,)):
+            if (found := device_of(tensor)) != home:
+                raise RuntimeError(
+                    f"Input and {kind} tensors are not at the same device, found input tensor at {text_of(home)} and "
+                    f"{kind} tensor at {text_of(found)}"
+                )
 
 
 def handlers() -> dict[Any, Special]:

@@ -144,3 +144,15 @@ def test_importing_the_state_imports_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert "False" == done.stdout.strip()
+
+
+def test_what_a_cuda_build_imports():
+    """PyTorch's modules import names of a CUDA build where ``is_built()`` says so."""
+    code = (
+        "import torch, deviceguard\nwith deviceguard.simulate('cuda'):\n"
+        "    import torch._inductor.cudagraph_trees; torch._dynamo.reset()\n"
+        "print(hasattr(torch._C, '_cuda_CUDAAllocator_AllocatorState'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "False" == done.stdout.strip()

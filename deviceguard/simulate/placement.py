@@ -78,11 +78,9 @@ RENAMED: dict[str, tuple[str, dict[str, str]]] = {
 }
 ADDCMUL = frozenset({"aten::addcmul", "aten::addcmul_"})
 #: Element-wise kernels that take no 0-dim host tensor.
-NO_SCALARS_TEXT = """
-aten::addcdiv aten::addcdiv_ aten::logical_and aten::logical_or aten::logical_xor aten::logical_and_ aten::logical_or_
-aten::logical_xor_
-"""
-NO_SCALARS = frozenset(NO_SCALARS_TEXT.split())
+NO_SCALARS = frozenset({"aten::addcdiv", "aten::addcdiv_"})
+#: Those that take one as the second operand only.
+NO_SCALAR_SELF = frozenset({"aten::logical_and", "aten::logical_or", "aten::logical_xor"})
 
 
 def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
@@ -168,6 +166,7 @@ def _check_elementwise(name: str, operands: list[Operand], written: set[str]) ->
     common = next(label for _, _, label in operands if label is not None)
     for argument, tensor, label in operands:
         scalar = label is None and tensor.dim() == 0 and argument not in written and name not in NO_SCALARS
+        scalar = scalar and not (name in NO_SCALAR_SELF and argument == "self")
         if label != common and not scalar:
             refuse_two(common, label)
     return common

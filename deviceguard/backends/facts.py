@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,18 @@ def is_faster_with_short_numbers(device: torch.device) -> bool:
     properties = _properties(device)
     capability = (getattr(properties, "major", 0), getattr(properties, "minor", 0))
     return capability >= _FIRST_WITH_TENSOR_CORES_FOR_TF32
+
+
+def may_shorten_matrix_work() -> bool:
+    """True where the program allows TF32 or less in float32 matrix work.
+
+    Asking makes PyTorch warn about its older settings, which is nothing the program did.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.get_float32_matmul_precision() != "highest"
 
 
 def _properties(device: torch.device) -> Any:

@@ -14,6 +14,7 @@ PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
         "device",
         re.compile(r"Input type \(torch\.(?:cuda\.)?\w*Tensor\) and weight type \(torch\.(?:cuda\.)?\w*Tensor\)"),
     ),
+    ("device", re.compile(r"Expected \w+ tensor\. Got: torch\.\w+", re.IGNORECASE)),
     ("device", re.compile(r"(?:on|at|to be on) the same device|same device,? but|different devices", re.IGNORECASE)),
     ("device", re.compile(r"module must have its parameters and buffers on device|Unhandled FakeTensor Device")),
     ("device", re.compile(r"hidden tensors are not at the same device|two devices")),

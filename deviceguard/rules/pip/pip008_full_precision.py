@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends.devices import is_accelerator
-from deviceguard.backends.facts import is_faster_with_short_numbers
+from deviceguard.backends.facts import is_faster_with_short_numbers, may_shorten_matrix_work
 from deviceguard.events import ModuleCalled, RunEnded
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.rules.rule import Rule, on
@@ -83,12 +83,13 @@ class FullPrecision(Rule):
         weight = next((parameter for parameter in event.module.parameters()), None)
         if weight is None or not is_accelerator(weight.device) or not torch.is_grad_enabled():
             return
-        name = self.context.subjects.model_name(event.module)
-        if torch.is_autocast_enabled(weight.device.type) or torch.get_float32_matmul_precision() != "highest":
-            self._found.pop(name, None)
-            return
         size = _matrix_weights(event.module)
-        if name not in self._found and size >= _MUCH and is_faster_with_short_numbers(weight.device):
+        if size < _MUCH or not is_faster_with_short_numbers(weight.device):
+            return
+        name = self.context.subjects.model_name(event.module)
+        if torch.is_autocast_enabled(weight.device.type) or may_shorten_matrix_work():
+            self._found.pop(name, None)
+        elif name not in self._found:
             self._found[name] = self._advice(event.module, name, size)
 
     @on(RunEnded)

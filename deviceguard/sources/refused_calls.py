@@ -61,8 +61,11 @@ class RefusedCalls(Source):
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if self._mode is not None and self._mode in _get_current_function_mode_stack():
-            _take_out(self._mode)
+        self._known.clear()
+        if self._mode is not None:
+            self._mode.table = {}  # so that it is not put back; another thread cannot take it out of this one's stack
+            if self._mode in _get_current_function_mode_stack():
+                _take_out(self._mode)
         self._mode = None
 
     @property

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from deviceguard.backends.devices import backend_of, is_host, tracings
 from deviceguard.events import CallFailed, Event, HostOperandTaken
 from deviceguard.naming.frames import origin
-from deviceguard.sources.modes import put_below, take_out
+from deviceguard.sources.modes import put_below, take_out, take_out_of
 from deviceguard.sources.post_mortem import examine_running
 from deviceguard.sources.source import Emit, Source
 
@@ -72,11 +72,11 @@ class AcceptedMixes(Source):
         self._adjust()
 
     def uninstall(self) -> None:  # noqa: D102
-        self._thread = 0
         if self._mode is not None:
             self._mode.silent = True
-            take_out(self._mode)
+            take_out_of(self._thread, self._mode)
         self._mode = None
+        self._thread = 0
 
     def _adjust(self) -> None:
         if threading.get_ident() != self._thread:

@@ -33,6 +33,7 @@ from deviceguard.events import (
 from deviceguard.sources import blends, integer_writes, sync_table, unsettled
 from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.losses import LOSSES, operands_of
+from deviceguard.sources.modes import take_out, take_out_of
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
@@ -85,7 +86,7 @@ class Calls(Source):
             handle.remove()
         if self._mode is not None:
             self._mode.table = {}
-            _take_out(self._mode)
+            take_out_of(self._thread, self._mode)
         self._mode = None
         QUEUE.forget()
 
@@ -162,7 +163,7 @@ class Calls(Source):
             try:
                 return original(*args, **kwargs)
             finally:
-                _take_out(mode)
+                take_out(mode)
 
         return run
 
@@ -221,7 +222,7 @@ class TableMode(TorchFunctionMode):
         """Take the mode off the stack until ``show`` was called as often."""
         self._hidden += 1
         if self._hidden == 1:
-            self._above = _take_out(self)
+            self._above = take_out(self)
 
     def show(self) -> None:
         """Put the mode back where it was."""
@@ -255,15 +256,3 @@ def _has_fast_path(module: nn.Module) -> bool:
     return not module.training and isinstance(
         module, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder
     )
-
-
-def _take_out(mode: TorchFunctionMode) -> list[TorchFunctionMode]:
-    """Remove a mode from this thread's stack wherever it stands; the modes that were above it, topmost first."""
-    if mode not in _get_current_function_mode_stack():
-        return []
-    above = []
-    while (top := _pop_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        _push_mode(other)
-    return above

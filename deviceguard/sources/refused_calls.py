@@ -15,14 +15,15 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
-from torch.overrides import _get_current_function_mode_stack, _push_mode
+from torch.overrides import _push_mode
 
 from deviceguard.backends.devices import is_accelerator
 from deviceguard.events import Event, Operand
 from deviceguard.naming.frames import outward
 from deviceguard.naming.handling import is_expected
 from deviceguard.remedies import Again, CallRefused, Settle
-from deviceguard.sources.calls import TableMode, _has_fast_path, _take_out
+from deviceguard.sources.calls import TableMode, _has_fast_path
+from deviceguard.sources.modes import take_out_of
 from deviceguard.sources.post_mortem import examine
 from deviceguard.sources.refusals import problem_of
 from deviceguard.sources.source import Emit, Source
@@ -63,9 +64,8 @@ class RefusedCalls(Source):
         self._handles = []
         self._known.clear()
         if self._mode is not None:
-            self._mode.table = {}  # so that it is not put back; another thread cannot take it out of this one's stack
-            if self._mode in _get_current_function_mode_stack():
-                _take_out(self._mode)
+            self._mode.table = {}  # so that it is not put back
+            take_out_of(self._thread, self._mode)
         self._mode = None
 
     @property

@@ -15,7 +15,7 @@ from deviceguard.backends.tracing import GraphCounts, Tracing
 from deviceguard.events import Event, GraphChange, HostFallback, PendingRead, StepMarked
 from deviceguard.naming.frames import origin, outward
 from deviceguard.sources.graph_recording import RecordedCall, Recorder, change_between
-from deviceguard.sources.modes import put_below, take_out
+from deviceguard.sources.modes import put_below, take_out, take_out_of
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
@@ -49,7 +49,7 @@ class StepMarkers(Source):
         self._patches = Patches()
         self._state = _Thread()
         self._live = True
-        self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+        self._recorders: weakref.WeakKeyDictionary[Recorder, int] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:  # noqa: D102
         for tracing in tracings():
@@ -61,8 +61,9 @@ class StepMarkers(Source):
     def uninstall(self) -> None:  # noqa: D102
         self._live = False
         self._stop_recording()
-        for recorder in list(self._recorders):
-            recorder.silent = True  # of another thread, whose stack cannot be reached from here
+        for recorder, thread in list(self._recorders.items()):
+            recorder.silent = True
+            take_out_of(thread, recorder)
         self._patches.restore()
 
     def loaded(self, tracing: Tracing) -> None:
@@ -143,7 +144,7 @@ class StepMarkers(Source):
         names = tuple(state.fallbacks)
         before = functools.partial(_figures, tracing, names)
         state.recorder = Recorder(before, functools.partial(self._after_call, tracing, names))
-        self._recorders.add(state.recorder)
+        self._recorders[state.recorder] = threading.get_ident()
         put_below(state.recorder)
 
     def _stop_recording(self) -> Recorder | None:

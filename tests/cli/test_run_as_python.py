@@ -240,7 +240,7 @@ class TestHowTheProgramEnds:
             folder,
             """
             import multiprocessing, pickle, os, sys
-            print(__name__, os.path.basename(__file__))
+            print(__name__, os.path.basename(__file__), flush=True)  # a pool ends its children without flushing
             class Thing:
                 def __init__(self, x): self.x = x
             def work(thing):

@@ -45,12 +45,14 @@ class Blocking:
         uploads_written_numbers: True where ``x[0] = 1.0`` copies the number from the host and waits.
         counts_masks_when_filling: True where ``x[mask] = 0.0`` counts the mask's elements on the host.
         pins: True where pinned host memory makes a copy asynchronous.
+        uploads_wait: True where an upload from pageable memory holds up the host.
     """
 
     waits: tuple[Wait, ...] = ()
     uploads_written_numbers: bool = True
     counts_masks_when_filling: bool = False
     pins: bool = True
+    uploads_wait: bool = True
 
 
 _ANY = (
@@ -84,7 +86,9 @@ _BY_TYPE = {
     "hpu": Blocking(_named("hpu")),
     "npu": Blocking(_named("npu")),
     "mps": Blocking(_named("mps"), pins=False),
-    "xla": Blocking(_XLA, uploads_written_numbers=False, counts_masks_when_filling=True, pins=False),
+    "xla": Blocking(
+        _XLA, uploads_written_numbers=False, counts_masks_when_filling=True, pins=False, uploads_wait=False
+    ),
 }
 
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from deviceguard.backends.blocking import blocking_of
 from deviceguard.events import BatchFetched, RunEnded, Uploaded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import Charge, charge
@@ -21,13 +22,11 @@ if TYPE_CHECKING:
 
     from deviceguard.context import Context
 
-_FACTORIES = frozenset(
-    {
-        *("zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye", "scalar_tensor", "normal"),
-        *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "zeros_like", "ones_like", "full_like"),
-        *("tril_indices", "triu_indices", "hann_window"),
-    }
-)
+_DRAWS = frozenset({"normal", "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"})
+_FACTORIES = _DRAWS | {
+    *("zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye", "scalar_tensor"),
+    *("zeros_like", "ones_like", "full_like", "tril_indices", "triu_indices", "hann_window"),
+}
 _MOVES = frozenset({"to", "cuda", "xpu"})
 _CONSTANT_SHARE = 0.8
 _LONGEST = 60
@@ -67,7 +66,9 @@ class HostDataUpload(SiteRule):
 
     When it stays silent:
         For batches, whose content is new at every step (from lists and arrays they are advice); for what a library
-        uploads by itself; for a draw from a host generator that is named (``generator=``); outside of steps.
+        uploads by itself; for a draw from a host generator that is named (``generator=``); outside of steps. Random
+        numbers drawn on the host (``torch.randn(...).to(device)``) are advice, since they may stand for data or be
+        drawn there to be the same on every device; so is all of it on devices that take uploads without waiting.
 
     Repair:
         None.
@@ -125,7 +126,8 @@ class HostDataUpload(SiteRule):
         name = made or _name(event, charged.frame) or "a tensor"
         tally.subject = self.context.subjects.tensor(name, event.result)
         tally.instead = event.instead
-        tally.facts.update(kind=event.kind, made=made, number=_is_number(event))
+        device = event.result.device.type
+        tally.facts.update(kind=event.kind, made=made, number=_is_number(event), waits=blocking_of(device).uploads_wait)
 
     def _compare(self, tally: Tally, event: Uploaded) -> None:
         facts = tally.facts
@@ -146,7 +148,8 @@ class HostDataUpload(SiteRule):
 
     def gravity(self, tally: Tally) -> Severity:  # noqa: D102
         certain = tally.facts["number"] or tally.facts["kind"] == "write" or self._is_needless(tally)
-        return super().gravity(tally) if certain else Severity.ADVICE
+        drawn = _is_draw(tally.facts["made"]) and not self._is_constant(tally)
+        return super().gravity(tally) if certain and not drawn and tally.facts["waits"] else Severity.ADVICE
 
     def message(self, tally: Tally) -> str:  # noqa: D102
         subject = tally.subject
@@ -154,8 +157,8 @@ class HostDataUpload(SiteRule):
         size = tally.nbytes // max(1, tally.count)
         same = ", always with the same content" if self._is_constant(tally) else ""
         return (
-            f"{name} ({size:,} bytes) is uploaded to {device} from the host by {tally.call} {tally.how_often}{same}; "
-            "each time the host waits"
+            f"{name} ({size:,} bytes) is uploaded to {device} from the host by {tally.call} {tally.how_often}{same}"
+            + ("; each time the host waits" if tally.facts["waits"] else "")
         )
 
     def fix(self, tally: Tally) -> str:  # noqa: D102
@@ -178,6 +181,11 @@ def _factory_moved(node: ast.AST | None) -> str | None:
         return None
     name = made.func.attr if isinstance(made.func, ast.Attribute) else getattr(made.func, "id", "")
     return ast.unparse(made) if name in _FACTORIES else None
+
+
+def _is_draw(made: str | None) -> bool:
+    """True for ``torch.randn(...)`` and the like: noise that the device can draw, or made-up data."""
+    return made is not None and made.split("(")[0].rpartition(".")[2] in _DRAWS
 
 
 def _name(event: Uploaded, frame: FrameType) -> str | None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from deviceguard.backends.blocking import Blocking
 from deviceguard.findings import Severity
+from deviceguard.rules.syn import syn007_host_data_upload
 from tests.rules.loops import at, cost, found, quiet, training
 
 EVERY_STEP = training('hidden = torch.zeros(16, 8).to("cuda")')
@@ -28,7 +30,8 @@ def test_factory_moved_at_every_step():
         ('torch.tensor([0.2, 0.8], device="cuda")', Severity.WARNING),
         ('torch.tensor([float(step), 1.0], device="cuda")', Severity.ADVICE),
         ("x[0, 0] = 1.0", Severity.WARNING),
-        ("torch.randn(4).cuda()", Severity.WARNING),
+        ("torch.ones(4).cuda()", Severity.WARNING),
+        ("torch.randn(4).cuda()", Severity.ADVICE),
     ],
 )
 def test_other_forms(form, severity):
@@ -59,3 +62,11 @@ def test_host_generator_on_purpose_is_silent():
 
 def test_before_the_loop_is_silent():
     quiet(training("pass", before='weights = torch.tensor([0.2, 0.8], device="cuda")'), "SYN007")
+
+
+def test_a_device_that_takes_uploads_without_waiting_gets_advice(monkeypatch):
+    monkeypatch.setattr(syn007_host_data_upload, "blocking_of", lambda device_type: Blocking(uploads_wait=False))
+    finding = found(EVERY_STEP, "SYN007")
+
+    assert finding.severity is Severity.ADVICE
+    assert "waits" not in finding.message

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from deviceguard.ledger.ledger import Ledger
     from deviceguard.naming.subjects import Subjects
     from deviceguard.settings import Settings
+    from deviceguard.step_times import StepTimes
     from deviceguard.steps import Steps
 
 
@@ -21,9 +22,11 @@ class Context:
         ledger: which parameters, models, optimizers and copies there are and where each was made.
         steps: the number of the running step, and whether this step is examined in full.
         subjects: makes subjects for findings: names, devices, dtypes, shapes of live objects.
+        times: where the time of a step goes.
     """
 
     settings: Settings
     ledger: Ledger
     steps: Steps
     subjects: Subjects
+    times: StepTimes

@@ -21,6 +21,7 @@ from deviceguard.policies.policy import Policy
 from deviceguard.reports.report import Report
 from deviceguard.rules.rule import Rule
 from deviceguard.settings import Settings
+from deviceguard.step_times import StepTimes
 from deviceguard.steps import Steps
 
 log = logging.getLogger("deviceguard")
@@ -45,7 +46,8 @@ class Engine:
         self.policy = policy
         self.steps = Steps(settings.full_steps, settings.sample_period)
         self.ledger = Ledger(self.steps)
-        self.context = Context(settings, self.ledger, self.steps, Subjects(self.ledger))
+        self.times = StepTimes(settings.warmup_steps)
+        self.context = Context(settings, self.ledger, self.steps, Subjects(self.ledger), self.times)
         self._by_event: dict[type[Event], list[tuple[Rule, str]]] = {}
         self._off: set[str] = set()
         self._failures = 0
@@ -103,6 +105,7 @@ class Engine:
         if self.is_off or self._is_heard(event):
             return
         ended = self._before_rules(event)
+        self._time(event, ended)
         findings = self._ask(ended) if ended is not None else []
         findings += self._ask(event)
         for finding in findings:
@@ -124,6 +127,14 @@ class Engine:
         except Exception:
             self.failed("the ledger", event)
         return ended
+
+    def _time(self, event: Event, ended: StepEnded | None) -> None:
+        try:
+            self.times.handle(event, ended)
+            if isinstance(event, RunEnded) and self._by_event.keys() >= StepTimes.NEEDED:
+                self.report.time = self.times.summary()
+        except Exception:
+            self.failed("the clock of steps", event)
 
     def _ask(self, event: Event) -> list[Finding]:
         found: list[Finding] = []

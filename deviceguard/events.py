@@ -312,6 +312,7 @@ class HostRead(Event):
         explicit: True where the person wrote the transfer, False where it is a side effect.
         instead: what to write in its place where this call has an answer of its own; empty elsewhere.
         avoidable: False where the wait is part of what was asked for (an eigenvalue solver's own check).
+        waits: how often the call waits.
         seconds: wall time of the call; None where it was not measured.
     """
 
@@ -322,6 +323,7 @@ class HostRead(Event):
     explicit: bool
     instead: str = ""
     avoidable: bool = True
+    waits: int = 1
     seconds: float | None = None
 
 

@@ -104,6 +104,16 @@ class Finding:
         place = (self.site.file, self.site.line) if self.site else ("", 0)
         return (self.rule, *place, self.key)
 
+    @property
+    def seconds(self) -> float:
+        """The time it has cost so far, measured or estimated, in seconds; 0 where that is not known."""
+        return max((value for name, value in self.cost if name in _TIMES), default=0.0)
+
+    @property
+    def is_estimate(self) -> bool:
+        """True where ``seconds`` was not measured."""
+        return any(name == _ESTIMATED for name, _ in self.cost)
+
     def merged_with(self, later: Finding) -> Finding:
         """This finding, seen again as ``later``: counts add up, steps widen, the newer text stands."""
         return dataclasses.replace(
@@ -112,6 +122,10 @@ class Finding:
             first_step=_lower(self.first_step, later.first_step),
             last_step=_higher(self.last_step, later.last_step),
         )
+
+
+_ESTIMATED = "estimated_seconds"
+_TIMES = ("seconds", _ESTIMATED)
 
 
 def _lower(one: int | None, other: int | None) -> int | None:

@@ -35,6 +35,10 @@ def run(folder: pathlib.Path, script: str, *arguments: str) -> tuple[int, list[d
     return done.returncode, json.loads(report.read_text())["findings"], done.stdout + done.stderr
 
 
+COSTS = [("fashion_fcnn.py", ["PIP003", "SYN001", "PIP002"]), ("char_rnn.py", ["SYN002", "SYN003", "SYN007", "PIP002"])]
+"""Script, and what slows it down, worst first."""
+
+
 @pytest.mark.parametrize(("script", "arguments", "status", "broken"), WRONG)
 def test_what_is_wrong_is_named(tmp_path, script, arguments, status, broken):
     returned, findings, printed = run(tmp_path, script, *arguments)
@@ -45,6 +49,18 @@ def test_what_is_wrong_is_named(tmp_path, script, arguments, status, broken):
         assert found, (rule, [finding["rule"] for finding in findings])
         assert name in {subject["name"] for finding in found for subject in finding["subjects"]} or not name
         assert all(finding["file"].endswith(script) and finding["line"] and finding["fix"] for finding in found)
+
+
+@pytest.mark.parametrize(("script", "order"), COSTS)
+def test_causes_are_listed_by_cost(tmp_path, script, order):
+    run(tmp_path, script)
+    time = json.loads((tmp_path / "report.json").read_text())["time"]
+    sites = time["sites"]
+
+    assert list(dict.fromkeys(site["rule"] for site in sites)) == order
+    assert [site["seconds"] for site in sites] == sorted((site["seconds"] for site in sites), reverse=True)
+    assert time["estimated"]
+    assert sum(time["parts"].values()) == pytest.approx(time["seconds_per_step"])
 
 
 @pytest.mark.parametrize("script", CORRECTED)

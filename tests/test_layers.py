@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "deviceguard"
 LAYERS = (
     {"errors", "findings", "events", "busy", "decorating", "remedies", "repairs"},
     {"naming", "backends"},
-    {"steps", "ledger", "sources", "rules", "context", "repairing"},
+    {"steps", "step_times", "ledger", "sources", "rules", "context", "repairing"},
     {"settings", "allowing", "ignoring", "reports", "policies", "fixes"},
     {"engine", "hub"},
     {"session"},
@@ -30,6 +30,9 @@ SIDEWAYS = {
     ("steps", "ledger"),
     ("steps", "rules"),
     ("steps", "sources"),
+    ("step_times", "ledger"),
+    ("step_times", "rules"),
+    ("step_times", "sources"),
     ("backends", "naming"),
     ("naming", "backends"),
     ("settings", "reports"),

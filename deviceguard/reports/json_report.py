@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -31,6 +32,36 @@ def as_dict(report: Report) -> dict[str, Any]:
         "internal_errors": report.internal_errors,
         "findings": [finding_dict(finding) for finding in report.findings],
         "repairs": [_repair_dict(repair) for repair in report.repairs],
+        "time": _time_dict(report),
+    }
+
+
+def _time_dict(report: Report) -> dict[str, Any] | None:
+    """The mean step, and what the lines of the findings cost, worst first; seconds."""
+    time = report.time
+    if time is None:
+        return None
+    costly = sorted((finding for finding in report.findings if finding.seconds), key=lambda f: -f.seconds)
+    return {
+        "steps": time.steps,
+        "seconds_per_step": time.mean.total,
+        "parts": dataclasses.asdict(time.mean),
+        "device_busy": time.device,
+        "estimated": time.estimated,
+        "sites": [_site_cost(finding) for finding in costly],
+    }
+
+
+def _site_cost(finding: Finding) -> dict[str, Any]:
+    site = finding.site
+    return {
+        "rule": finding.rule,
+        "file": site.file if site else None,
+        "line": site.line if site else None,
+        "source": site.source if site else None,
+        "count": finding.count,
+        "seconds": finding.seconds,
+        "estimated": finding.is_estimate,
     }
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deviceguard.findings import Finding, Severity
 from deviceguard.repairs import Repair, Repairs
+
+if TYPE_CHECKING:
+    from deviceguard.step_times import StepTimeSummary
 
 
 class Report:
@@ -16,6 +19,7 @@ class Report:
     Attributes:
         internal_errors: how often the guard itself failed; the run is not affected by it.
         notes: lines for the end of the summary.
+        time: where the time of a step went; None where no step on an accelerator was measured, and before the run ends.
         kept_repairs: what ``migrate`` has repaired, to be read through ``repairs``.
     """
 
@@ -24,13 +28,14 @@ class Report:
         self._lock = threading.RLock()  # a signal can come while it is held, and its handler reads the report
         self.internal_errors = 0
         self.notes: list[str] = []
+        self.time: StepTimeSummary | None = None
         self.kept_repairs = Repairs()
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings, worst first, then in the order in which they came."""
+        """The findings, worst first, then by the time they cost, then in the order in which they came."""
         with self._lock:
-            return sorted(self._findings.values(), key=lambda finding: finding.severity.rank)
+            return sorted(self._findings.values(), key=lambda finding: (finding.severity.rank, -finding.seconds))
 
     def add(self, finding: Finding) -> bool:
         """Take a finding in.

@@ -5,21 +5,32 @@ In colour on a terminal, plain text elsewhere; ``NO_COLOR`` is respected.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from deviceguard.findings import Finding, Severity
 from deviceguard.reports.report import Report
-from deviceguard.reports.text import short_path
+from deviceguard.reports.text import duration, short_path
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from deviceguard.step_times import StepTimeSummary
+
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.ADVICE: "bold cyan"}
 _LEAST_LINES = 24
 """Lines the summary may take on a screen that is smaller than that."""
+_LEAST_SHARE = 0.005
+_PARTS = {
+    "data": "waiting for data",
+    "upload": "upload",
+    "host": "host work (Python, launches)",
+    "blocked": "blocked on the device",
+    "optimizer": "optimizer",
+}
 _PLAIN_LINES = 300
 """Lines it may take in a file."""
 
@@ -47,6 +58,7 @@ def render(report: Report, stream: TextIO, steps: int = 0, told: Finding | None 
         if findings:
             _print(console, [(_text(("", "")), 0)])
         _print(console, [(_head(report.findings, steps, is_told=told is not None), 0)])
+        _print(console, list(_time(report.time)))
         _print_blocks(console, findings)
         _print(console, list(_repairs(report)))
         if report.internal_errors:
@@ -114,6 +126,21 @@ def _head(findings: list[Finding], steps: int, is_told: bool) -> Text:
     return _text(("deviceguard: ", "bold"), (found, "bold" if parts else ""), (watched, ""), (above, "dim"))
 
 
+def _time(time: StepTimeSummary | None) -> Iterator[Line]:
+    """Where a step goes, largest part first."""
+    if time is None or not time.mean.total:
+        return
+    parts = dataclasses.asdict(time.mean)
+    shares = sorted(((seconds / time.mean.total, name) for name, seconds in parts.items()), reverse=True)
+    listed = ", ".join(f"{_PARTS[name]} {share:.0%}" for share, name in shares if share >= _LEAST_SHARE)
+    head = f"a step takes {duration(time.mean.total)} (mean of {time.steps}): "
+    yield _text((head, "bold"), (listed, "")), 2
+    if time.device is not None:
+        yield _text((f"meanwhile the device was busy {time.device:.0%} of the time", "")), 2
+    if time.estimated:
+        yield _text(("the device is simulated: uploads and waits are estimates, and its work is the host's", "dim")), 2
+
+
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 or noun == Severity.ADVICE.value else f"{number} {noun}s"
 
@@ -153,6 +180,8 @@ def _occurrences(finding: Finding) -> str:
     first, last = finding.first_step, finding.last_step
     if first is not None:
         parts.append(f"step {first}" if last in (None, first) else f"steps {first} to {last}")
+    if finding.seconds:
+        parts.append(f"{'about ' if finding.is_estimate else ''}{duration(finding.seconds)} in all")
     return f"  ({', '.join(parts)})" if parts else ""
 
 

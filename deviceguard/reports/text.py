@@ -46,3 +46,11 @@ def short_path(path: str) -> str:
     except (OSError, ValueError):
         return path
     return path if relative.startswith(".." + os.sep + "..") or len(relative) >= len(path) else relative
+
+
+def duration(seconds: float) -> str:
+    """``2.4 s``, ``13 ms``, ``180 us``: two digits are as much as anybody reads."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"
+    return f"{seconds * 1e6:.0f} us"

@@ -28,16 +28,20 @@ After = Callable[[tuple[Any, ...], dict[str, Any], Any], "list[Event]"]
 
 _VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
+_WAITS_OF_A_PRINT = 8
+"""In the middle of the 2 to 13 that were measured; how many they are depends on the values."""
 
 # The kinds of row
 
 
-def _reads(call: str, family: str, *, explicit: bool = False, instead: str = "", avoidable: bool = True) -> Before:
-    """Waits whenever its first tensor is on a device."""
+def _reads(
+    call: str, family: str, *, explicit: bool = False, instead: str = "", avoidable: bool = True, waits: int = 1
+) -> Before:
+    """Waits whenever its first tensor is on a device, once or more."""
 
     def classify(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Event]:
         tensor = _first(args, kwargs)
-        return [] if tensor is None else [_read(call, family, tensor, explicit, instead, avoidable)]
+        return [] if tensor is None else [_read(call, family, tensor, explicit, instead, avoidable, waits)]
 
     return classify
 
@@ -49,9 +53,10 @@ def _reads_if(
     *,
     instead: str = "",
     avoidable: bool = True,
+    waits: int = 1,
 ) -> Before:
     """Waits when its first tensor is on a device and the condition holds for the arguments."""
-    always = _reads(call, family, instead=instead, avoidable=avoidable)
+    always = _reads(call, family, instead=instead, avoidable=avoidable, waits=waits)
 
     def classify(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Event]:
         return always(args, kwargs) if condition(args, kwargs) else []
@@ -91,10 +96,16 @@ def _uploads(call: str, kind: str, instead: str) -> Before:
 
 
 def _read(
-    call: str, family: str, tensor: Tensor, explicit: bool = False, instead: str = "", avoidable: bool = True
+    call: str,
+    family: str,
+    tensor: Tensor,
+    explicit: bool = False,
+    instead: str = "",
+    avoidable: bool = True,
+    waits: int = 1,
 ) -> HostRead:
     QUEUE.settle()
-    return HostRead(call, family, tensor, explicit, instead, avoidable)
+    return HostRead(call, family, tensor, explicit, instead, avoidable, waits)
 
 
 def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -255,7 +266,7 @@ def before() -> dict[Any, Before]:
     add([Tensor.__complex__], _reads("complex()", "scalar", explicit=True))
     add([Tensor.numpy], _numpy)
     add([Tensor.__format__], _reads("format()", "format"))
-    add([Tensor.__repr__], _reads("print()", "format"))
+    add([Tensor.__repr__], _reads("print()", "format", waits=_WAITS_OF_A_PRINT))
     # Conditions
     add([Tensor.__bool__], _reads("bool()", "branch"))
     add(_both("is_nonzero"), _reads(".is_nonzero()", "branch"))
@@ -272,10 +283,10 @@ def before() -> dict[Any, Before]:
     consecutive = [torch.unique_consecutive, Tensor.unique_consecutive, torch.functional.unique_consecutive]
     add(consecutive, _reads("unique_consecutive()", "shape", instead="do it in the loader, on the host"))
     counts = "torch.zeros(n, device=...).scatter_add_(0, index, ones) with the known n"
-    add(_both("bincount"), _reads("bincount()", "shape", instead=counts))
-    add(_both("histc"), _reads_if(_no_range, "histc()", "shape", instead="histc(x, bins, min=..., max=...)"))
+    add(_both("bincount"), _reads("bincount()", "shape", instead=counts, waits=2))
+    add(_both("histc"), _reads_if(_no_range, "histc()", "shape", instead="histc(x, bins, min=..., max=...)", waits=2))
     repeat = "repeat_interleave(repeats, output_size=...)"
-    add(_both("repeat_interleave"), _reads_if(_repeats, "repeat_interleave()", "shape", instead=repeat))
+    add(_both("repeat_interleave"), _reads_if(_repeats, "repeat_interleave()", "shape", instead=repeat, waits=2))
     add([F.one_hot], _one_hot)
     add(_both("isin"), _reads_if(_many_elements, "torch.isin()", "shape", instead="compare by broadcasting"))
     add(_both("mode"), _reads("mode()", "shape", avoidable=False))

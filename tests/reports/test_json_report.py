@@ -72,6 +72,7 @@ def test_the_schema(report):
             }
         ],
         "repairs": [],
+        "time": None,
     }
     assert report.to_dict() == as_dict(report)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends.blocking import blocking_of
+from deviceguard.backends.estimates import upload_seconds
 from deviceguard.events import BatchFetched, Uploaded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import charge
@@ -96,7 +97,7 @@ class UnpinnedUpload(SiteRule):
                 handled(event.source, charged.frame) or "a batch", event.source
             )
             tally.facts.update(kind=kind, device=str(event.result.device), call=event.call)
-        self.sites.count(tally, event.nbytes, event.seconds)
+        self.sites.count(tally, event.nbytes, event.seconds, upload_seconds(event.nbytes))
         if self.sites.is_due(tally):
             yield self.told(tally)
 

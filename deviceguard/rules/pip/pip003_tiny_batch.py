@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _FEW_ROWS = 2
 _FEW_ELEMENTS = 32_768
 _MANY_BATCHES = 12
+_USUAL_ROWS = 64
 
 
 class TinyBatch(Rule):
@@ -96,11 +97,16 @@ class TinyBatch(Rule):
         return self.finding(
             f"the loader over {loop.facts.dataset} gives batches of {loop.rows} ({loop.elements:,} numbers); launching "
             "a step takes longer than the device needs to compute it, so it idles.",
-            "DataLoader(..., batch_size=64) or as much as fits; raise the learning rate with it",
+            f"DataLoader(..., batch_size={_USUAL_ROWS}) or as much as fits, up to {_USUAL_ROWS // loop.rows} times as "
+            "fast while launches take the time; raise the learning rate with it",
             [Subject(loop.facts.dataset, "data set")],
             site=loop.site,
             count=loop.seen,
-            cost=[("rows", float(loop.rows)), ("elements", float(loop.elements))],
+            cost=[
+                ("rows", float(loop.rows)),
+                ("elements", float(loop.elements)),
+                ("estimated_seconds", (loop.spent - loop.waited) * (1 - loop.rows / _USUAL_ROWS)),
+            ],
         )
 
 

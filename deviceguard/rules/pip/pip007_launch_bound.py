@@ -120,5 +120,9 @@ class LaunchBound(Rule):
             "larger batches, fused layers (nn.GRU instead of a loop over GRUCell), torch.compile, or a CUDA graph",
             site=with_source(self._site),
             count=len(self._steps),
-            cost=[("calls", float(calls)), ("elements", float(size))],
+            cost=[
+                ("calls", float(calls)),
+                ("elements", float(size)),
+                ("estimated_seconds", self.context.steps.index * calls * _LAUNCH),
+            ],
         )

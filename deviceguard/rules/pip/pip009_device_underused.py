@@ -98,6 +98,7 @@ class DeviceUnderused(Rule):
         load = nvml.look(self._device.index or 0)
         if load is not None:
             self._loads.append(load)
+            self.context.times.loads.append(load.utilisation)
 
     @on(RunEnded)
     def judge(self, event: RunEnded) -> Iterator[Finding]:

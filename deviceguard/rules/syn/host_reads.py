@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from deviceguard.backends.estimates import wait_seconds
 from deviceguard.events import HostRead
 from deviceguard.findings import Finding
 from deviceguard.naming.attribution import Charge, charge
@@ -39,7 +40,7 @@ class HostReadRule(SiteRule):
         if is_new:
             self._describe(tally, event, charged)
         carried = event.tensor.numel() * event.tensor.element_size() if event.family in _CARRIED else 0
-        self.sites.count(tally, carried, event.seconds)
+        self.sites.count(tally, carried, event.seconds, wait_seconds(event.waits, carried))
         if self.sites.is_due(tally, strict=not _is_evaluating()):
             yield self.told(tally)
 

@@ -17,11 +17,6 @@ from deviceguard.naming.frames import site_of
 if TYPE_CHECKING:
     from deviceguard.context import Context
 
-LATENCY = 15e-6
-"""Seconds that a wait costs at least, for estimates on a simulated device: a launch, the copy, the wake-up."""
-BANDWIDTH = 6e9
-"""Bytes a second from pageable memory over PCIe, for the same estimates."""
-
 
 @dataclasses.dataclass(slots=True)
 class Tally:
@@ -43,6 +38,7 @@ class Tally:
         since: first step of all, warm-up included.
         training: whether the steps counted are training steps.
         nbytes: bytes copied.
+        estimate: time the calls would take on a real device.
         seconds: time the calls took.
         facts: whatever else a rule keeps about the line.
     """
@@ -62,6 +58,7 @@ class Tally:
     since: int = 0
     training: bool = False
     nbytes: int = 0
+    estimate: float = 0.0
     seconds: float = 0.0
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -89,8 +86,8 @@ class Tally:
         facts = [("share", round(self.share, 3))]
         if self.nbytes:
             facts.append(("bytes", float(self.nbytes)))
-        if running_simulation() is not None:
-            facts.append(("estimated_seconds", self.count * LATENCY + self.nbytes / BANDWIDTH))
+        if running_simulation() is not None and self.estimate:
+            facts.append(("estimated_seconds", self.estimate))
         elif self.seconds:
             facts.append(("seconds", self.seconds))
         return facts
@@ -115,14 +112,22 @@ class Sites:
         tally = self._tallies[key] = Tally(site, call, charge.direct, since=self._context.steps.index)
         return tally, True
 
-    def count(self, tally: Tally, nbytes: int = 0, seconds: float | None = None) -> None:
-        """It happened once more, in the running step."""
+    def count(self, tally: Tally, nbytes: int = 0, seconds: float | None = None, estimate: float = 0.0) -> None:
+        """It happened once more, in the running step.
+
+        Args:
+            tally: the line.
+            nbytes: bytes copied.
+            seconds: wall time of the call; None where it was not measured.
+            estimate: seconds it would take on a real device, where this one is simulated.
+        """
         steps = self._context.steps
         if steps.training != tally.training:
             tally.training, tally.since = steps.training, steps.index
             tally.steps, tally.counted, tally.first, tally.last = 0, 0, -1, -1
         tally.count += 1
         tally.nbytes += nbytes
+        tally.estimate += estimate
         tally.seconds += seconds or 0.0
         if steps.index >= self._context.settings.warmup_steps:
             tally.counted += 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.backends.blocking import blocking_of
+from deviceguard.backends.estimates import upload_seconds
 from deviceguard.events import BatchFetched, RunEnded, Uploaded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import Charge, charge
@@ -104,7 +105,7 @@ class HostDataUpload(SiteRule):
         if is_new:
             self._describe(tally, event, charged)
         self._compare(tally, event)
-        self.sites.count(tally, event.nbytes, event.seconds)
+        self.sites.count(tally, event.nbytes, event.seconds, upload_seconds(event.nbytes))
         if (event.kind != "move" or self._is_needless(tally)) and self.sites.is_due(tally):
             yield self.told(tally)
 

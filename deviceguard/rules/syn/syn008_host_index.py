@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from deviceguard.backends.estimates import upload_seconds
 from deviceguard.events import Uploaded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import charge
@@ -76,7 +77,7 @@ class HostIndex(SiteRule):
             name = handled(event.result, charged.frame) or "a device tensor"
             tally.subject = self.context.subjects.tensor(name, event.result)
             tally.facts["index"] = _kind_of(event.source)
-        self.sites.count(tally, event.nbytes, event.seconds)
+        self.sites.count(tally, event.nbytes, event.seconds, upload_seconds(event.nbytes))
         if self.sites.is_due(tally, strict=True):
             yield self.told(tally)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from deviceguard.backends.estimates import upload_seconds
 from deviceguard.backends.facts import total_memory
 from deviceguard.events import Uploaded
 from deviceguard.findings import Finding, Severity
@@ -93,7 +94,7 @@ class RepeatedUpload(SiteRule):
             tally.facts["whole"] = (
                 event.source.numel() * event.source.element_size() == event.source.untyped_storage().nbytes()
             )
-        self.sites.count(tally, event.nbytes, event.seconds)
+        self.sites.count(tally, event.nbytes, event.seconds, upload_seconds(event.nbytes))
         if self.sites.is_due(tally):
             yield self.told(tally)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from deviceguard.backends.estimates import wait_seconds
 from deviceguard.events import Synchronized
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import charge
@@ -72,7 +73,7 @@ class ExplicitSynchronize(SiteRule):
             return
         tally, _ = self.sites.find(charged, event.call)
         tally.avoidable = tally.avoidable and not (event.needed or event.scope == "event")
-        self.sites.count(tally, seconds=event.seconds)
+        self.sites.count(tally, seconds=event.seconds, estimate=wait_seconds())
         if self.sites.is_due(tally, strict=tally.avoidable):
             yield self.told(tally)
 

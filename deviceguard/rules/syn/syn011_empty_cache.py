@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from deviceguard.backends.estimates import wait_seconds
 from deviceguard.events import CacheEmptied
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import charge
@@ -68,7 +69,7 @@ class EmptyCache(SiteRule):
         if charged is None:
             return
         tally, _ = self.sites.find(charged, event.call)
-        self.sites.count(tally, seconds=event.seconds)
+        self.sites.count(tally, seconds=event.seconds, estimate=wait_seconds())
         if self.sites.is_due(tally, strict=True):
             yield self.told(tally)
 

@@ -19,6 +19,12 @@ def check(operands: list[Operand], stride: list[int], dilation: list[int], trans
     if _takes_mkldnn(data, operands[1][1], stride, dilation, groups):
         _refuse_types(data, home, strange, " or input should be a MKLDNN tensor and weight is a dense tensor")
     dilated = any(step != 1 for step in dilation)
+    if data.dim() == 5 and not transposed and not dilated:
+        raise NotImplementedError(
+            "Could not run 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend. This could be because "
+            "the operator doesn't exist for this backend, or was omitted during the selective/custom build process (if "
+            "using custom build)."
+        )
     refuse_argument(strange[0], strange[2], home, _kernel(data.dim() - 2, transposed, dilated))
 
 

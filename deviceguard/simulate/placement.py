@@ -10,6 +10,7 @@ kind                    operands on several devices
 crossing                ``copy_``, ``_to_copy``: allowed, the data crosses
 indexing                host index tensors index a device tensor; the reverse and a third device are refused
 masked fill             the mask must be with ``self``; a 0-dim host value is taken
+``where``               any 0-dim operand is fetched to the first device among them
 host arguments          the arguments named in HOST_ARGUMENTS stay on the host and are not compared
 convolution             refused in terms of input and weight *types* when the input is on the device
 checked kernel          refused by the generated wrapper, which names the argument and the method, 0-dim tensors too
@@ -37,7 +38,7 @@ aten::_has_compatible_shallow_copy_type aten::is_same_size aten::empty_like aten
 aten::full_like aten::rand_like aten::randn_like aten::randint_like aten::new_empty aten::new_zeros aten::new_ones
 aten::new_full aten::new_empty_strided aten::result_type aten::is_set_to aten::_foreach_copy_ aten::view_as
 aten::expand_as aten::reshape_as aten::_pin_memory aten::is_pinned aten::as_strided_scatter
-aten::diagonal_scatter
+aten::diagonal_scatter aten::select_scatter aten::slice_scatter
 """
 CROSSING = frozenset(CROSSING_TEXT.split())
 
@@ -56,6 +57,8 @@ HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::histogramdd": frozenset({"weight"}),
     "aten::_fused_adam_": frozenset({"state_steps"}),
     "aten::_fused_adamw_": frozenset({"state_steps"}),
+    "aten::index_fill": frozenset({"value"}),
+    "aten::index_fill_": frozenset({"value"}),
 }
 
 INDEXING = frozenset(
@@ -75,17 +78,27 @@ RENAMED: dict[str, tuple[str, dict[str, str]]] = {
     "aten::complex": ("out_complex_out", {}),
     "aten::polar": ("out_polar_out", {}),
     "aten::linalg_lstsq": ("out_linalg_lstsq_out", {}),
+    "aten::addr_": ("out_addr_out", {}),
+    "aten::put": ("_put_", {}),
 }
 ADDCMUL = frozenset({"aten::addcmul", "aten::addcmul_"})
 #: Element-wise kernels that take no 0-dim host tensor.
-NO_SCALARS = frozenset({"aten::addcdiv", "aten::addcdiv_"})
+NO_SCALARS_TEXT = """
+aten::addcdiv aten::addcdiv_ aten::binary_cross_entropy aten::index_fill aten::index_fill_ aten::smooth_l1_loss
+"""
+NO_SCALARS = frozenset(NO_SCALARS_TEXT.split())
+#: Made of element-wise kernels of which the first writes to what it made of this argument.
+FIRST_WRITTEN = {"aten::binary_cross_entropy_with_logits": "target", "aten::soft_margin_loss": "self"}
+#: Whose operands the kernel takes in reverse.
+REVERSED = frozenset({"aten::rsub", "aten::binary_cross_entropy_with_logits"})
+WHERE = frozenset({"aten::where"})
 #: Those that take one as the second operand only.
 NO_SCALAR_SELF = frozenset({"aten::logical_and", "aten::logical_or", "aten::logical_xor"})
 
 
 def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
     """Refuse what the device would refuse; say on which device new results are."""
-    operands = list(_operands(func, args, kwargs))
+    operands = list(operands_of(func, args, kwargs))
     labels = {label for _, _, label in operands}
     if len(labels) < 2:
         return labels.pop() if labels else None
@@ -96,6 +109,8 @@ def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dev
         return _check_indexing(name, operands)
     if name in MASKED_FILL:
         return _check_masked_fill(operands)
+    if name in WHERE:
+        return _check_where(operands)
     if name in CONVOLUTION:
         stride, dilation, transposed, groups = args[3], args[5], args[6], args[8]
         convolution.check(operands, stride, dilation, transposed, groups)
@@ -110,14 +125,20 @@ def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dev
         operands = [(names.get(argument, argument), tensor, label) for argument, tensor, label in operands]
     if name == "aten::mv":
         operands = [("self", operands[1][1], operands[1][2]), ("mat", operands[0][1], operands[0][2]), *operands[1:]]
+    if name == "aten::native_batch_norm" and _takes_cudnn(operands):
+        wrapper = "_cudnn_batch_norm"
     if wrapper is not None:
         _check_generated(wrapper, operands)
+    if name == "aten::mse_loss" and _reduced(args, kwargs) and any(tensor.dim() == 0 for _, tensor, _ in operands):
+        refuse_two(operands[0][2], operands[1][2])
+    if name in REVERSED:
+        operands[:2] = operands[1::-1]
     if name in ADDCMUL and operands[1][2] is None and operands[1][1].dim() == 0:
         _refuse_addcmul(name, operands[0][2])
-    return _check_elementwise(name, operands, _written(func))
+    return _check_elementwise(name, operands, written_by(func) | {FIRST_WRITTEN.get(name, "")})
 
 
-def _operands(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Operand]:
+def operands_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Operand]:
     """The tensors of a call with the names of the schema, results (``out=``) first as the generated code has them."""
     arguments = func._schema.arguments
     bound: list[tuple[Any, Any]] = []
@@ -136,7 +157,7 @@ def _operands(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Itera
                     yield argument.name, item, device_of(item)
 
 
-def _written(func: Any) -> set[str]:
+def written_by(func: Any) -> set[str]:
     """The names of the arguments that the operation writes to."""
     arguments = func._schema.arguments
     return {item.name for item in arguments if item.alias_info is not None and item.alias_info.is_write}
@@ -160,6 +181,26 @@ def _check_generated(wrapper: str, operands: list[Operand]) -> None:
     for name, _, label in operands[1:]:
         if label != common:
             refuse_argument(name, label, common, wrapper)
+
+
+def _takes_cudnn(operands: list[Operand]) -> bool:
+    """Whether batch normalisation on the device is cuDNN's: with images, not in bfloat16, scaled and shifted."""
+    _, data, home = operands[0]
+    names = {name for name, _, _ in operands}
+    return home is not None and data.dim() > 2 and data.dtype is not torch.bfloat16 and {"weight", "bias"} <= names
+
+
+def _reduced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(kwargs.get("reduction", args[2] if len(args) > 2 else 1))
+
+
+def _check_where(operands: list[Operand]) -> torch.device | None:
+    """``where`` fetches any 0-dim operand to the first device that it sees."""
+    home = next(label for _, _, label in operands if label is not None)
+    for _, tensor, label in operands:
+        if label != home and tensor.dim() > 0:
+            refuse_two(home, label)
+    return home
 
 
 def _check_elementwise(name: str, operands: list[Operand], written: set[str]) -> torch.device | None:
@@ -194,7 +235,7 @@ def _check_indexing(name: str, operands: list[Operand]) -> torch.device | None:
 
 def _check_masked_fill(operands: list[Operand]) -> torch.device | None:
     home = operands[0][2]
-    if home is None and operands[-1][0] == "value" and operands[-1][2] is not None:
+    if home is None and operands[-1][0] == "value":
         raise RuntimeError("masked_fill_: Expected inputs to be on same device")
     for argument, _, label in operands[1:]:
         if argument == "mask" and label != home:

@@ -63,14 +63,20 @@ def absent(mode: SimulationMode, func: Any, args: _Args, kwargs: _Kwargs) -> Any
     """Functions without a CUDA kernel."""
     if all(device_of(tensor) is None for tensor in tensors_in((args, kwargs))):
         return mode.call(func, args, kwargs)
+    name = _ABSENT[func.__name__]
+    bins = args[1] if len(args) > 1 else kwargs.get("bins")
+    if next(tensors_in((bins,)), None) is not None:
+        name = _WITH_TENSORS[func.__name__]
     raise NotImplementedError(
-        f"Could not run 'aten::{_ABSENT[func.__name__]}' with arguments from the 'CUDA' backend. This could be because "
+        f"Could not run 'aten::{name}' with arguments from the 'CUDA' backend. This could be because "
         "the operator doesn't exist for this backend, or was omitted during the selective/custom build process (if "
         "using custom build)."
     )
 
 
 _ABSENT = {"histogram": "histogram.bin_ct", "histogramdd": "_histogramdd_bin_edges", "to_mkldnn": "to_mkldnn"}
+#: The same where the bins are given as tensors.
+_WITH_TENSORS = {"histogram": "histogram.bins_tensor", "histogramdd": "_histogramdd_from_bin_tensors"}
 
 
 def attention(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
@@ -120,7 +126,7 @@ def quantile(mode: SimulationMode, func: Any, args: _Args, kwargs: _Kwargs) -> A
     """``quantile`` and ``nanquantile``."""
     q = args[1] if len(args) > 1 else kwargs.get("q")
     if isinstance(q, Tensor) and device_of(q) != device_of(args[0]):
-        raise RuntimeError(f"{func.__name__}() q tensor must be on the same device as the input tensor")
+        raise RuntimeError("quantile() q tensor must be on the same device as the input tensor")
     return mode.call(func, args, kwargs)
 
 

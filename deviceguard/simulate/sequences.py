@@ -65,9 +65,14 @@ def _check_attributes(args: tuple[Any, ...]) -> None:
                 )
 
 
+def flatten(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What packs the weights of a recurrent module for cuDNN, if PyTorch has it; nobody reads the result."""
+
+
 def handlers() -> dict[Any, Special]:
     """The table of this module."""
     return {
+        torch._cudnn_rnn_flatten_weight: flatten,
         torch._VF._pack_padded_sequence: pack,
         torch._VF._pad_packed_sequence: pad,
         torch.lstm: recurrent,

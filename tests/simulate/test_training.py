@@ -146,6 +146,18 @@ def test_packed_sequence():
         ]  # fmt: skip
 
 
+def test_recurrent_module_where_cudnn_is_compiled_in(monkeypatch):
+    """A CUDA build on a machine without a GPU: moving the module must not reach for cuDNN's kernels."""
+    monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda tensor: True)
+    monkeypatch.setattr(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: 2)
+
+    with simulate("cuda"):
+        output, _ = nn.LSTM(3, 4).cuda()(torch.zeros(5, 2, 3, device="cuda"))
+
+        assert output.is_cuda
+
+
 def test_data_parallel_on_two_devices():
     """Replicas, threads and the gathered result."""
     with simulate("cuda:2"):

@@ -1,0 +1,144 @@
+"""Composite functions that compare the devices of their operands themselves, each in its own words.
+
+The placement table looks below them, where PyTorch's dispatcher has taken them apart, and would refuse the same calls
+with the words of the first kernel inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from deviceguard.simulate import refusals
+from deviceguard.simulate.labels import device_of, tensors_in
+from deviceguard.simulate.placement_words import refuse_argument, text_of
+
+if TYPE_CHECKING:
+    from deviceguard.simulate.mode import Call, SimulationMode, Special
+
+_Args = tuple[Any, ...]
+_Kwargs = dict[str, Any]
+
+
+def _places(args: _Args, kwargs: _Kwargs, *names: str) -> Iterator[tuple[str, torch.device | None]]:
+    """The names and devices of the tensors among the named arguments."""
+    bound = {**dict(zip(names, args, strict=False)), **kwargs}
+    return ((name, device_of(bound[name])) for name in names if isinstance(bound.get(name), Tensor))
+
+
+def inner(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``inner``: compares the types of the devices, not their indices."""
+    (_, here), *others = _places(args, kwargs, "input", "other")
+    for _, there in others:
+        if (home := _type_of(here)) != (found := _type_of(there)):
+            raise RuntimeError(
+                f"Expected tensor to have {home} DeviceType, but got tensor with {found} DeviceType (while checking "
+                "arguments for inner())"
+            )
+    return refusals.product(mode, func, args, kwargs)
+
+
+def windowed(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``stft`` and ``istft``: the window must be with the signal."""
+    found = dict(_places(args, kwargs, "input", "n_fft", "hop_length", "win_length", "window"))
+    if "window" in found and found["input"] != found["window"]:
+        raise RuntimeError(
+            f"{func.__name__} input and window must be on the same device but got self on {text_of(found['input'])} "
+            f"and window on {text_of(found['window'])}"
+        )
+    return mode.call(func, args, kwargs)
+
+
+def gradient(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``gradient``: the spacing must be with the values."""
+    home, *others = [device_of(tensor) for tensor in tensors_in((args, kwargs))]
+    for found in others:
+        if found != home:
+            raise RuntimeError(
+                "torch.gradient expected each tensor to be on the same device, but got devices "
+                f"{text_of(home)} and {text_of(found)}!"
+            )
+    return mode.call(func, args, kwargs)
+
+
+def multi_dot(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``linalg.multi_dot``."""
+    places = [device_of(tensor) for tensor in tensors_in((args, kwargs))]
+    for position, found in enumerate(places):
+        if found != places[0]:
+            raise RuntimeError(
+                "multi_dot(): all tensors must be on the same device but tensor 0 is on "
+                f"{text_of(places[0])} and tensor {position} on {text_of(found)}"
+            )
+    return mode.call(func, args, kwargs)
+
+
+def take_along_dim(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``take_along_dim``: the indices must be with the values."""
+    (_, home), *others = _places(args, kwargs, "input", "indices")
+    for _, found in others:
+        if found != home:
+            raise RuntimeError(
+                f"Expected tensor to have {text_of(home)} Device, but got tensor with {text_of(found)} Device (while "
+                "checking arguments for torch.take_along_dim():)"
+            )
+    return mode.call(func, args, kwargs)
+
+
+def cholesky_solve(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``cholesky_solve``."""
+    (_, right), *others = _places(args, kwargs, "input", "input2")
+    for _, left in others:
+        if left != right:
+            raise RuntimeError(
+                f"Expected b and A to be on the same device, but found b on {text_of(right)} and A on {text_of(left)} "
+                "instead."
+            )
+    return mode.call(func, args, kwargs)
+
+
+def matrix_rank(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``linalg.matrix_rank``: tolerances given as tensors must be with the matrix."""
+    (_, home), *others = _places(args, kwargs, "A", "tol", "atol", "rtol")
+    for name, found in others:
+        if found != home:
+            raise RuntimeError(
+                f"torch.linalg.matrix_rank: Expected {name} and input tensors to be on the same device, but got {name} "
+                f"on {text_of(found)} and input on {text_of(home)}"
+            )
+    return mode.call(func, args, kwargs)
+
+
+def rms_norm(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``rms_norm``: one kernel on the device, several on the host."""
+    (_, home), *others = _places(args, kwargs, "input", "normalized_shape", "weight")
+    for name, found in others:
+        if found != home:
+            refuse_argument(name, found, home, "__fused_rms_norm")
+    return mode.call(func, args, kwargs)
+
+
+def _type_of(label: torch.device | None) -> str:
+    return "cpu" if label is None else label.type
+
+
+def handlers() -> dict[Any, Special]:
+    """The table of this module."""
+    functions: Any = torch._VF
+    return {
+        torch.inner: inner,
+        torch.Tensor.inner: inner,
+        functions.stft: windowed,
+        functions.istft: windowed,
+        torch.gradient: gradient,
+        torch.linalg.multi_dot: multi_dot,
+        torch.take_along_dim: take_along_dim,
+        torch.Tensor.take_along_dim: take_along_dim,
+        torch.cholesky_solve: cholesky_solve,
+        torch.Tensor.cholesky_solve: cholesky_solve,
+        torch.linalg.matrix_rank: matrix_rank,
+        torch.rms_norm: rms_norm,
+    }

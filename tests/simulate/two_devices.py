@@ -1,0 +1,161 @@
+"""Calls with operands on two devices, and what becomes of each: the same code for a real device and a simulated one.
+
+Run as a program, because a process has either real devices or simulated ones: ``two_devices.py rows OUT`` makes the
+calls of ``cuda_truth.json``, ``two_devices.py sweep OUT`` those of PyTorch's own catalogue, and writes to the file OUT,
+as JSON, what became of each. With ``simulate`` as third argument the devices are simulated, with an empty one they are
+real; further arguments are operations to leave out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy  # noqa: F401 - used by the recorded calls
+import json
+import os
+import pickle  # noqa: F401 - used by the recorded calls
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np  # noqa: F401 - used by the recorded calls
+import torch
+import torch.nn.functional as F  # noqa: F401 - used by the recorded calls
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+ROWS: list[dict[str, str]] = json.loads((Path(__file__).parent / "cuda_truth.json").read_text())
+DEVICE, SECOND = "cuda:0", "cuda:1"
+
+
+def c(*size: int) -> torch.Tensor:
+    return torch.zeros(size, device=DEVICE)
+
+
+def h(*size: int) -> torch.Tensor:
+    return torch.zeros(size)
+
+
+def d1(*size: int) -> torch.Tensor:
+    return torch.zeros(size, device=SECOND)
+
+
+def si(x: torch.Tensor, index: Any, value: Any) -> torch.device:
+    x[index] = value
+    return x.device
+
+
+def sg(p: torch.Tensor, gradient: torch.Tensor) -> None:
+    p.grad = gradient
+
+
+def sd(p: torch.Tensor, data: torch.Tensor) -> torch.device:
+    p.data = data
+    return p.device
+
+
+class Fn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.ones(2)
+
+
+def expected_of(row: dict[str, str]) -> str:
+    """What the file has recorded for a row."""
+    return row["value"] if "value" in row else f"{row['error']}: {row['text']}"
+
+
+def outcome(call: str) -> str:
+    """The result of a recorded call, or the class and text of its error."""
+    torch.backends.cudnn.enabled = "nn.LSTM(" not in call and "nn.GRU(" not in call and "nn.RNN(" not in call
+    return attempt(lambda: repr(eval(call, globals()))[:150].replace("\n", " "))
+
+
+def attempt(call: Callable[[], str]) -> str:
+    try:
+        return call()
+    except Exception as error:
+        text = str(error).partition(" If you are a Facebook employee")[0]  # a list of backends follows
+        return f"{type(error).__name__}: {text[:330]}"
+
+
+def sweep(left_out: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """For each operation, with each of its operands alone on another device than the rest: what becomes of the call."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for op in op_db:
+        if op.name in left_out:
+            continue
+        for number, sample in enumerate(_samples(op)):
+            yield from _placements(op, number, sample)
+
+
+def _samples(op: Any) -> list[Any]:
+    """The first two samples with several tensors."""
+    dtype = next(
+        (kind for kind in (torch.float32, torch.int64, torch.bool, torch.complex64) if kind in op.dtypes), None
+    )
+    if dtype is None:
+        return []
+    torch.manual_seed(0)
+    chosen: list[Any] = []
+    try:
+        for sample in op.sample_inputs("cpu", dtype, requires_grad=False):
+            count = sum(
+                isinstance(leaf, torch.Tensor) for leaf in tree_leaves((sample.input, sample.args, sample.kwargs))
+            )
+            if count > 1:
+                chosen.append(sample)
+            if len(chosen) == 2:
+                break
+    except Exception:  # noqa: S110 - a sample that this build cannot make
+        pass
+    return chosen
+
+
+def _placements(op: Any, number: int, sample: Any) -> Iterator[tuple[str, str]]:
+    name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+    leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+    positions = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def call(function: Any, rest: str, odd: str | None, chosen: int) -> str:
+        def moved(place: int, leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return leaf.detach().clone().to(odd if place == chosen and odd is not None else rest)
+            return rest if leaf == "cpu" or leaf == torch.device("cpu") else leaf
+
+        placed = [moved(place, leaf) for place, leaf in enumerate(leaves)]
+        given, args, kwargs = tree_unflatten(placed, spec)
+        results = function(given, *args, **kwargs)
+        return " ".join(str(leaf.device) for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor))
+
+    functions = {"": op.op} | ({" in place": op.inplace_variant} if op.inplace_variant else {})
+    for kind, function in functions.items():
+        yield f"{name}{kind} {number}: all on {DEVICE}", attempt(lambda: call(function, DEVICE, None, -1))  # noqa: B023
+        for rest, odd in ((DEVICE, "cpu"), ("cpu", DEVICE), (DEVICE, SECOND)):
+            for chosen in positions[:4]:
+                key = f"{name}{kind} {number}: {chosen} on {odd}, rest on {rest}"
+                yield key, attempt(lambda: call(function, rest, odd, chosen))  # noqa: B023
+
+
+def main(what: str, out: str, simulated: str = "", *left_out: str) -> None:
+    """Make the calls and write what became of them."""
+    warnings.simplefilter("ignore")
+    context: Any = contextlib.nullcontext()
+    if simulated:
+        from deviceguard.simulate import simulate
+
+        context = simulate("cuda:2")
+    with context:
+        found = {row["name"]: outcome(row["call"]) for row in ROWS} if what == "rows" else dict(sweep(left_out))
+    Path(out).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # a real build whose kernels do nothing may abort at its end, when its work is done

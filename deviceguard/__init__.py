@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from deviceguard.guard import watch as watch
     from deviceguard.reports.report import Report as Report
     from deviceguard.simulate import simulate as simulate
+    from deviceguard.transferring import transfers as transfers
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ _HOMES = {
     "migrate": "deviceguard.guard",
     "simulate": "deviceguard.simulate",
     "strict": "deviceguard.guard",
+    "transfers": "deviceguard.transferring",
     "watch": "deviceguard.guard",
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from deviceguard.errors import SettingsError
 from deviceguard.rules.registry import expand
+from deviceguard.transfer_policy import DIRECTIONS, LEVELS
 
 POLICIES = ("off", "warn", "strict", "migrate")
 PREFIX = "DEVICEGUARD"
@@ -35,6 +36,9 @@ class Settings:
         warmup_steps: steps at the start in which host reads are not judged.
         sync_share: a line that reads from the device in at least this share of the steps is reported; between 0 and 1.
         min_steps: least number of steps after which a share can be judged.
+        host_to_device: ``allow``, ``log`` or ``disallow`` for implicit uploads; with ``_explicit`` for all.
+        device_to_host: the same for reads of values and copies to the host.
+        device_to_device: the same for copies between devices.
         full_steps: steps at the start that are examined in full.
         sample_period: afterwards one step in this many is examined in full.
     """
@@ -48,12 +52,20 @@ class Settings:
     warmup_steps: int = 2
     sync_share: float = 0.8
     min_steps: int = 4
+    host_to_device: str = "allow"
+    device_to_host: str = "allow"
+    device_to_device: str = "allow"
     full_steps: int = 10
     sample_period: int = 100
 
     def codes(self) -> set[str]:
         """The rule codes that are on."""
         return expand(self.select) - expand(self.ignore)
+
+    @property
+    def watches_transfers(self) -> bool:
+        """True where some transfers are to be recorded or forbidden, so that every step has to be looked at."""
+        return any(getattr(self, direction) != "allow" for direction in DIRECTIONS)
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
@@ -150,6 +162,19 @@ def _policy(value: Any) -> str:
     raise SettingsError(f"There is no policy {value!r}; there are {', '.join(POLICIES)}.{hint}")
 
 
+def level(value: Any) -> str:
+    """One of the levels of a transfer policy.
+
+    Raises:
+        SettingsError: there is no such level.
+    """
+    if value in LEVELS:
+        return str(value)
+    close = difflib.get_close_matches(str(value), LEVELS, n=1, cutoff=0.4)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise SettingsError(f"There is no level {value!r} for transfers; there are {', '.join(LEVELS)}.{hint}")
+
+
 def _codes(value: str | Iterable[str]) -> tuple[str, ...]:
     parts = value.replace(",", " ").split() if isinstance(value, str) else [str(part) for part in value]
     expand(parts)
@@ -159,6 +184,7 @@ def _codes(value: str | Iterable[str]) -> tuple[str, ...]:
 _CHECKS: dict[Any, Callable[[Any], Any]] = {"tuple[str, ...]": _codes, "int": _whole, "float": _share}
 """What reads a value, by the annotation of its field."""
 _OWN: dict[str, Callable[[Any], Any]] = {"policy": _policy, "json": _file, "fix_diff": _file, "simulate": _device}
+_OWN.update(dict.fromkeys(DIRECTIONS, level))
 """What reads the value of single fields."""
 
 

@@ -60,6 +60,7 @@ class Steps:
         self._period = max(1, period)
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last_root: weakref.ref[nn.Module] | None = None
+        self._kept_awake = 0
 
     def handle(self, event: Event) -> StepEnded | None:
         """Take note of an event; the step it ended, if it ended one."""
@@ -81,6 +82,10 @@ class Steps:
         """End the step now, for loops that have no optimizer (``guard.step()``)."""
         self.training = self.training or training
         return self._end()
+
+    def keep_awake(self, change: int) -> None:
+        """One more region, or with -1 one less, in which no step may be slept through."""
+        self._kept_awake += change
 
     def _stepping(self, optimizer: Any) -> StepEnded | None:
         if not self.training:  # from here on, so that what a closure calls is no inference step

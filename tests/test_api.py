@@ -26,6 +26,7 @@ PUBLIC = (
     "migrate",
     "simulate",
     "strict",
+    "transfers",
     "watch",
 )
 

@@ -10,13 +10,13 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "deviceguard"
 LAYERS = (
-    {"errors", "findings", "events", "busy", "decorating", "remedies", "repairs"},
+    {"errors", "findings", "events", "busy", "decorating", "remedies", "repairs", "transfer_policy"},
     {"naming", "backends"},
     {"steps", "step_times", "ledger", "sources", "rules", "context", "repairing"},
     {"settings", "allowing", "ignoring", "reports", "policies", "fixes"},
     {"engine", "hub"},
     {"session"},
-    {"guard", "autostart", "cli", "pytest_plugin", "integrations", "__init__", "__main__"},
+    {"guard", "transferring", "autostart", "cli", "pytest_plugin", "integrations", "__init__", "__main__"},
 )
 """Lowest first. A module imports from lower layers, and from its own layer what ``SIDEWAYS`` does not forbid."""
 

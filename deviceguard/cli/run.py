@@ -36,6 +36,11 @@ Examples:
 @click.option(
     "--fix-diff", metavar="FILE", help="Write the edits that are certain to FILE, for patch -p0 or git apply."
 )
+@click.option(
+    "--host-to-device", metavar="LEVEL", help="Uploads: allow, log, disallow, log_explicit, disallow_explicit."
+)
+@click.option("--device-to-host", metavar="LEVEL", help="The same for reads and downloads.")
+@click.option("--device-to-device", metavar="LEVEL", help="The same for copies between devices.")
 @click.option("--quiet", "-q", is_flag=True, help="No summary at the end.")
 @click.option("-m", "is_module", is_flag=True, help="The target is a module, as with 'python -m'.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE [ARGS]...")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from deviceguard.errors import DeviceGuardError
 from deviceguard.events import CallFailed, Event, RunEnded
 from deviceguard.findings import Finding, Severity
@@ -28,6 +30,13 @@ class StrictPolicy(Policy):
         if not raises:
             self._softly.apply(finding, event)
             return
+        self._raise(finding, event)
+
+    def again(self, finding: Finding, event: Event) -> None:  # noqa: D102
+        if finding.severity is Severity.ERROR and rule_class(finding.rule).raises_again:
+            self._raise(finding, event)
+
+    def _raise(self, finding: Finding, event: Event) -> NoReturn:
         error = DeviceGuardError(finding_text(finding), finding)
         if isinstance(event, CallFailed):
             raise error from event.error

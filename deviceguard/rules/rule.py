@@ -39,6 +39,7 @@ class Rule:
         since: the version that brought it.
         needs_accelerator: True for a rule that has nothing to say on a host without an accelerator.
         raises_in_strict: True for a warning that ``strict`` raises all the same.
+        raises_again: True for a rule for which ``strict`` raises at each occurrence, not at the first only.
     """
 
     code: ClassVar[str]
@@ -47,6 +48,7 @@ class Rule:
     since: ClassVar[str]
     needs_accelerator: ClassVar[bool] = False
     raises_in_strict: ClassVar[bool] = False
+    raises_again: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         self.context = context

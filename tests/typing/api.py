@@ -36,6 +36,11 @@ def reading() -> float:
     return train()
 
 
+@deviceguard.transfers(host_to_device="log", device_to_host="disallow")
+def without_transfers() -> float:
+    return train()
+
+
 losses: list[float] = guarded(3)
 value: float = simulated() + reading()
 

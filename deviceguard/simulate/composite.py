@@ -31,7 +31,7 @@ def _places(args: _Args, kwargs: _Kwargs, *names: str) -> Iterator[tuple[str, to
 
 def inner(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
     """``inner``: compares the types of the devices, not their indices."""
-    (_, here), *others = _places(args, kwargs, "input", "other")
+    (_, here), *others = _places(args, kwargs, "input", "other", "out")
     for _, there in others:
         if (home := _type_of(here)) != (found := _type_of(there)):
             raise RuntimeError(
@@ -102,7 +102,7 @@ def cholesky_solve(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwarg
 
 def matrix_rank(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
     """``linalg.matrix_rank``: tolerances given as tensors must be with the matrix."""
-    (_, home), *others = _places(args, kwargs, "A", "tol", "atol", "rtol")
+    (_, home), *others = _places(args, kwargs, "A" if "A" in kwargs else "input", "tol", "atol", "rtol")
     for name, found in others:
         if found != home:
             raise RuntimeError(
@@ -121,6 +121,37 @@ def rms_norm(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> 
     return mode.call(func, args, kwargs)
 
 
+_RESULT = ": Expected result and input tensors to be on the same device, but got result on {out} and input on {home}"
+_OUTPUT = ": Expected the output and input tensors to be on the same device, but got the output tensor on {out}, "
+#: How a function refuses an ``out`` that is not with its first operand.
+_OUT_WORDS = {
+    "cholesky_solve": f"cholesky_solve{_RESULT}",
+    "dot": f"dot{_OUTPUT}the 'input' tensor on {{home}}, and the 'other' tensor on {{home}}",
+    "vdot": f"vdot{_OUTPUT}the 'input' tensor on {{home}}, and the 'other' tensor on {{home}}",
+    "multi_dot": "multi_dot(): expected out tensor to be on device {home} but got {out}",
+    "pinv": f"linalg.pinv{_RESULT}",
+    "matrix_rank": f"torch.linalg.matrix_rank{_RESULT}",
+    "quantile": "quantile() out tensor must be on the same device as the input tensor",
+    "slice_scatter": "Expected out tensor to have device {home}, but got {out} instead",
+    "tensordot": f"tensordot{_OUTPUT}input tensor a on {{home}}, and input tensor b on {{home}}",
+    "tensorsolve": f"tensorsolve{_RESULT}",
+}
+
+
+def _with_out(words: str, otherwise: Special | None = None) -> Special:
+    """A handler that compares ``out`` before anything else."""
+
+    def checked(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+        out = kwargs.get("out")
+        if isinstance(out, Tensor):
+            home, found = device_of(next(tensors_in((args, kwargs)))), device_of(out)
+            if home != found:
+                raise RuntimeError(words.format(home=text_of(home), out=text_of(found)))
+        return mode.call(func, args, kwargs) if otherwise is None else otherwise(mode, func, args, kwargs)
+
+    return checked
+
+
 def _type_of(label: torch.device | None) -> str:
     return "cpu" if label is None else label.type
 
@@ -134,11 +165,20 @@ def handlers() -> dict[Any, Special]:
         functions.stft: windowed,
         functions.istft: windowed,
         torch.gradient: gradient,
-        torch.linalg.multi_dot: multi_dot,
+        torch.linalg.multi_dot: _with_out(_OUT_WORDS["multi_dot"], multi_dot),
         torch.take_along_dim: take_along_dim,
         torch.Tensor.take_along_dim: take_along_dim,
-        torch.cholesky_solve: cholesky_solve,
+        torch.cholesky_solve: _with_out(_OUT_WORDS["cholesky_solve"], cholesky_solve),
         torch.Tensor.cholesky_solve: cholesky_solve,
-        torch.linalg.matrix_rank: matrix_rank,
+        torch.linalg.matrix_rank: _with_out(_OUT_WORDS["matrix_rank"], matrix_rank),
+        torch.linalg.pinv: _with_out(_OUT_WORDS["pinv"]),
+        torch.linalg.tensorsolve: _with_out(_OUT_WORDS["tensorsolve"]),
+        torch.diff: _with_out("expected device {home} but found {out}"),
+        torch.dot: _with_out(_OUT_WORDS["dot"], refusals.product),
+        torch.vdot: _with_out(_OUT_WORDS["vdot"], refusals.product),
+        torch.quantile: _with_out(_OUT_WORDS["quantile"], refusals.quantile),
+        torch.nanquantile: _with_out(_OUT_WORDS["quantile"], refusals.quantile),
+        torch.slice_scatter: _with_out(_OUT_WORDS["slice_scatter"]),
+        torch.functional.tensordot: _with_out(_OUT_WORDS["tensordot"]),
         torch.rms_norm: rms_norm,
     }

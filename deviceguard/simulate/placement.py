@@ -205,11 +205,15 @@ def _check_where(operands: list[Operand]) -> torch.device | None:
 
 def _check_elementwise(name: str, operands: list[Operand], written: set[str]) -> torch.device | None:
     common = next(label for _, _, label in operands if label is not None)
+    scalars = 0
     for argument, tensor, label in operands:
         scalar = label is None and tensor.dim() == 0 and argument not in written and name not in NO_SCALARS
         scalar = scalar and not (name in NO_SCALAR_SELF and argument == "self")
         if label != common and not scalar:
             refuse_two(common, label)
+        scalars += scalar
+        if scalars > 1 and not name.startswith("aten::_"):  # those take lists, of which each item is a call of its own
+            raise RuntimeError("Trying to pass too many CPU scalars to non-CPU kernel!")
     return common
 
 

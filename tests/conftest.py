@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+SIMULATED_XLA = "TEST_SIMULATED_XLA"
+"""With this variable set, tests marked ``xla`` run on a simulated device where torch_xla is not installed."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs torch_xla where that is not installed."""
-    if importlib.util.find_spec("torch_xla") is not None:
+    """Skip what needs torch_xla where that is not installed, unless it is to run on a simulated XLA device."""
+    if importlib.util.find_spec("torch_xla") is not None or os.environ.get(SIMULATED_XLA):
         return
-    missing = pytest.mark.skip(reason="torch_xla is not installed; tox -e xla installs it")
+    missing = pytest.mark.skip(reason="torch_xla is not installed; tox -e xla installs it, -e simulated-xla plays it")
     for item in items:
         if item.get_closest_marker("xla") is not None:
             item.add_marker(missing)
@@ -31,8 +35,6 @@ def nothing_left_behind() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The person who runs the tests may have the guard switched on in the environment."""
-    import os
-
     for name in [name for name in os.environ if name.startswith("DEVICEGUARD")]:
         monkeypatch.delenv(name)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deviceguard.backends.accelerator import AcceleratorBackend
 from deviceguard.backends.backend import Backend
 from deviceguard.backends.cuda import CudaBackend
-from deviceguard.backends.simulated import SimulatedBackend
+from deviceguard.backends.simulated import SimulatedBackend, SimulatedXlaBackend
 from deviceguard.backends.tracing import Tracing
 from deviceguard.backends.xla import XlaBackend
 
@@ -22,7 +22,7 @@ META = "meta"
 @functools.cache
 def backends() -> tuple[Backend, ...]:
     """All backends in the order in which they are asked; the catch-all last."""
-    return (SimulatedBackend(), XlaBackend(), CudaBackend(), AcceleratorBackend())
+    return (SimulatedXlaBackend(), SimulatedBackend(), XlaBackend(), CudaBackend(), AcceleratorBackend())
 
 
 def backend_of(device: torch.device) -> Backend | None:
@@ -35,7 +35,7 @@ def backend_of(device: torch.device) -> Backend | None:
 
 def tracings() -> tuple[Tracing, ...]:
     """What the backends that collect operations into graphs tell of them, whether or not they are present."""
-    return tuple(backend.tracing for backend in backends() if backend.tracing is not None)
+    return tuple(dict.fromkeys(backend.tracing for backend in backends() if backend.tracing is not None))
 
 
 def is_accelerator(device: torch.device) -> bool:

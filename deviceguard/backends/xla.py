@@ -45,9 +45,6 @@ class XlaTracing(Tracing):
         }
     )
 
-    def __init__(self) -> None:
-        self._found: Any = None
-
     def is_loaded(self) -> bool:  # noqa: D102
         return self._extension() is not None
 
@@ -97,9 +94,7 @@ class XlaTracing(Tracing):
         return int(value or 0)
 
     def _extension(self) -> Any:
-        if self._found is None:
-            self._found = getattr(sys.modules.get(self.package), "_XLAC", None)
-        return self._found
+        return getattr(sys.modules.get(self.package), "_XLAC", None)  # a simulation brings its own, and takes it away
 
 
 _FORMS = {

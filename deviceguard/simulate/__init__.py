@@ -31,6 +31,9 @@ class simulate:  # noqa: N801
     ``spec`` is a device type, with ``:n`` for ``n`` devices: ``"cuda"``, ``"cuda:4"``, ``"xla"``. ``memory`` is the
     size of each device in bytes; a program that allocates more gets the out-of-memory error of the real device.
     The same simulation may be entered again inside itself, and from several threads.
+
+    Where torch_xla is installed, the real device is what a program gets by default (``PJRT_DEVICE=CPU`` gives it one on
+    any machine); ``simulate("xla")`` plays one instead, and has to begin before the program imports torch_xla.
     """
 
     def __init__(self, spec: str = "cuda", *, memory: int | None = None) -> None:

@@ -32,6 +32,8 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
     def __new__(cls, device: Any = None) -> Generator:
         """Make a host generator; remember the device that was asked for."""
         label = simulated(device) if PROCESS.simulation is not None else None
+        if label is not None and label.type == "xla":
+            raise RuntimeError("XLA device type not an accelerator.")
         new: Any = RealGenerator.__new__
         made: Generator = new(cls, HOST if label is not None or device is None else device)
         made.label = label
@@ -52,6 +54,8 @@ def label_of(generator: Any) -> torch.device | None:
 def translated(kwargs: dict[str, Any], target: torch.device | None) -> dict[str, Any]:
     """Refuse a generator of another device type, in PyTorch's words."""
     label = label_of(kwargs["generator"])
+    if target is not None and target.type == "xla":
+        return kwargs  # host generators are all there are, and are taken
     wanted, found = ("cpu" if place is None else place.type for place in (target, label))
     if wanted != found:
         raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")

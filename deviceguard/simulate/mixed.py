@@ -11,23 +11,26 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from deviceguard.simulate import placement
 from deviceguard.simulate.labels import device_of, label_tree, tensors_in
 from deviceguard.simulate.memory import DeviceMemory
+
+#: A placement table: given an operation and its arguments it refuses, or says on which device new results are.
+Check = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class PlacementMode(TorchDispatchMode):
     """Asks the placement table about every operation and labels what comes out."""
 
-    def __init__(self, memory: DeviceMemory) -> None:
+    def __init__(self, memory: DeviceMemory, check: Check) -> None:
         super().__init__()
         self.memory = memory
+        self.check = check
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        device = placement.check(func, args, named)
+        device = self.check(func, args, named)
         result = func(*args, **named)
         if device is not None:
             label_fresh(result, args, named, device, self.memory)
@@ -51,7 +54,9 @@ def storage_key(tensor: Any) -> int:
         return id(tensor)
 
 
-def run_mixed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], memory: DeviceMemory) -> Any:
+def run_mixed(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], memory: DeviceMemory, check: Check
+) -> Any:
     """Run the call under the table."""
-    with PlacementMode(memory):
+    with PlacementMode(memory, check):
         return func(*args, **kwargs)

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from deviceguard.simulate import autocast, bodies, generators
+from deviceguard.simulate import autocast, bodies, generators, placement
 from deviceguard.simulate.devices import HOST, simulated
 from deviceguard.simulate.labels import device_of, label_tree, mark_pinned, tensors_in
 from deviceguard.simulate.memory import DeviceMemory
-from deviceguard.simulate.mixed import run_mixed
+from deviceguard.simulate.mixed import Check, run_mixed
 
 Call = Callable[..., Any]
 #: What a special handler gets: the mode, the function and its arguments.
@@ -31,12 +31,13 @@ _VALUE_FACTORIES = frozenset({torch.full, torch.arange, torch.linspace, torch.lo
 
 
 class SimulationMode(TorchFunctionMode):
-    """One per simulation, shared by all its threads."""
+    """One per simulation, shared by all its threads; ``check`` is the placement table of its device."""
 
-    def __init__(self, memory: DeviceMemory, special: dict[Any, Special]) -> None:
+    def __init__(self, memory: DeviceMemory, special: dict[Any, Special], check: Check = placement.check) -> None:
         super().__init__()
         self.memory = memory
         self.special = special
+        self.check = check
         self.constructors = frozenset(_device_constructors())
 
     def __torch_function__(
@@ -93,7 +94,7 @@ class SimulationMode(TorchFunctionMode):
         if isinstance(func, FunctionType):
             with self:
                 return bodies.body(func)(*args, **kwargs)
-        return run_mixed(func, args, kwargs, self.memory)
+        return run_mixed(func, args, kwargs, self.memory, self.check)
 
     def with_device(self, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any], named: Any) -> Any:
         """Run a function that says where its result shall be."""

@@ -33,7 +33,7 @@ def move(mode: SimulationMode, tensor: Tensor, named: Any, options: dict[str, An
     result = _to(tensor, HOST, **options)
     if target is not None:
         label_tree(result, target, mode.memory)
-    elif options.get("non_blocking"):
+    elif options.get("non_blocking") and running().type == "cuda":
         mark_pinned(result)
     return result
 
@@ -62,6 +62,8 @@ def to(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str
 
 def cuda(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``Tensor.cuda``."""
+    if running().type != "cuda":
+        return func(*args, **kwargs)  # refused by PyTorch itself
     given = {**dict(zip(("device", "non_blocking"), args[1:], strict=False)), **kwargs}
     named = given.pop("device", None)
     if named is None:

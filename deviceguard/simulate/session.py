@@ -6,6 +6,7 @@ import importlib
 import os
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.cuda
@@ -18,6 +19,7 @@ from deviceguard.simulate import (
     autocast,
     backward,
     compiling,
+    composite,
     cuda_api,
     distributed,
     generators,
@@ -30,10 +32,12 @@ from deviceguard.simulate import (
     sequences,
     serialization,
     threads,
+    xla_api,
 )
-from deviceguard.simulate.errors import not_simulated
+from deviceguard.simulate.lazy_graph import LazyGraph
+from deviceguard.simulate.lazy_mode import LazyMode, with_graph
 from deviceguard.simulate.memory import DeviceMemory
-from deviceguard.simulate.mode import SimulationMode
+from deviceguard.simulate.mode import SimulationMode, Special
 from deviceguard.simulate.patching import Patches
 from deviceguard.simulate.spec import Spec
 from deviceguard.simulate.state import ENVIRONMENT_VARIABLE, PROCESS, Simulation
@@ -97,10 +101,8 @@ def _start(spec: Spec, memory: int | None) -> _Session:
     patches = Patches()
     try:
         books = DeviceMemory(memory)
-        mode = SimulationMode(books, {})
-        mode.special.update(
-            questions.handlers() | moving.handlers() | backward.handlers() | sequences.handlers() | refusals.handlers()
-        )
+        table = questions.handlers() | moving.handlers() | backward.handlers() | sequences.handlers()
+        mode = _cuda(patches, books, table) if spec.type == "cuda" else _xla(patches, books, table)
         _install(patches, mode, books, spec)
     except BaseException:
         patches.undo()
@@ -109,11 +111,25 @@ def _start(spec: Spec, memory: int | None) -> _Session:
     return _Session(mode, patches)
 
 
-def _install(patches: Patches, mode: SimulationMode, books: DeviceMemory, spec: Spec) -> None:
-    if spec.type != "cuda":
-        not_simulated(f"the device type {spec.type!r}")
+def _cuda(patches: Patches, books: DeviceMemory, table: dict[Any, Special]) -> SimulationMode:
+    """What there is for a CUDA device only."""
     cuda_api.install(patches, books)
     accelerator_api.install(patches, books)
+    mode = SimulationMode(books, table | refusals.handlers() | composite.handlers())
+    legacy.install(patches, mode)
+    return mode
+
+
+def _xla(patches: Patches, books: DeviceMemory, table: dict[Any, Special]) -> SimulationMode:
+    """What there is for an XLA device only."""
+    graph = LazyGraph()
+    xla_api.install(patches, books, graph)
+    mode = LazyMode(books, graph)
+    mode.special.update(with_graph(table))
+    return mode
+
+
+def _install(patches: Patches, mode: SimulationMode, books: DeviceMemory, spec: Spec) -> None:
     for name, value in autocast.replacements().items():
         patches.set_existing(torch, name, value)
     patches.set(torch, "Generator", generators.Generator)
@@ -124,5 +140,4 @@ def _install(patches: Patches, mode: SimulationMode, books: DeviceMemory, spec: 
     compiling.install(patches)
     optimizers.install(patches)
     parallel.install(patches)
-    legacy.install(patches, mode)
     patches.set_item(os.environ, ENVIRONMENT_VARIABLE, str(spec))

@@ -4,41 +4,55 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from deviceguard.backends.simulated import plays_device
+
 
 def put_below(mode: TorchFunctionMode) -> None:
     """Put a mode under all others of this thread, so that the program's own enter and leave in their order.
 
-    Only the mode of ``torch.set_default_device`` stays below it: PyTorch insists on finding that at the very bottom.
+    Only the mode of ``torch.set_default_device``, which PyTorch insists on finding at the very bottom, and that of a
+    simulation, which plays the device, stay below it.
     """
     above = [_pop_mode() for _ in _get_current_function_mode_stack()]
     default_device = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-    if above and above[-1] is default_device:
+    while above and (above[-1] is default_device or plays_device(above[-1])):
         _push_mode(above.pop())
     _push_mode(mode)
     for other in reversed(above):
         _push_mode(other)
 
 
-def take_out(mode: TorchFunctionMode) -> list[TorchFunctionMode]:
-    """Remove a mode from this thread's stack, wherever it stands; nothing where it does not.
+def put_above(mode: TorchFunctionMode, below: Sequence[TorchFunctionMode]) -> None:
+    """Put a mode above the topmost of some others that are still there, under everything else.
 
-    Returns:
-        The modes that were above it, topmost first.
+    Args:
+        mode: the mode.
+        below: what was under it when it was last on the stack.
     """
+    above = []
+    while (stack := _get_current_function_mode_stack()) and not any(stack[-1] is other for other in below):
+        above.append(_pop_mode())
+    _push_mode(mode)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+def take_out(mode: TorchFunctionMode) -> None:
+    """Remove a mode from this thread's stack, wherever it stands; nothing where it does not."""
     if mode not in _get_current_function_mode_stack():
-        return []
+        return
     above = []
     while (top := _pop_mode()) is not mode:
         above.append(top)
     for other in reversed(above):
         _push_mode(other)
-    return above
 
 
 def take_out_of(thread: int, mode: TorchFunctionMode) -> None:

@@ -1,13 +1,15 @@
-"""Training loops of the tests of this folder, and a way to run them on a real XLA device."""
+"""Training loops of the tests of this folder, run on a real XLA device where there is one, else on a simulated one."""
 
 from __future__ import annotations
 
+import importlib.util
 import textwrap
 
 from deviceguard.findings import Finding
 from deviceguard.reports.report import Report
 from tests.scripts import line_of, plain, run_script
 
+SIMULATED = None if importlib.util.find_spec("torch_xla") is not None else "xla"
 HEAD = plain(
     """
     import torch, torch_xla
@@ -28,7 +30,7 @@ def script(body: str, head: str = HEAD) -> str:
 
 
 def run(body: str, head: str = HEAD) -> Report:
-    return run_script(script(body, head), simulate=None)
+    return run_script(script(body, head), simulate=SIMULATED)
 
 
 def only(report: Report, code: str) -> Finding:

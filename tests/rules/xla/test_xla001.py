@@ -48,7 +48,7 @@ def test_marked(marker):
 
 
 def test_marked_under_a_name_bound_before_the_guard():
-    import torch_xla
+    torch_xla = pytest.importorskip("torch_xla")
 
     head = "import torch, torch_xla, builtins\nfrom torch import nn\ndevice = torch.device('xla')\n"
     body = """

@@ -1,0 +1,41 @@
+"""Functions that torch_xla 2.9 runs on the host, with the operation that it counts for each.
+
+Read off its counters by calling PyTorch's own catalogue of operations. Where only some forms of a function fall back,
+the function is not here.
+"""
+
+from __future__ import annotations
+
+FALLBACKS_TEXT = """
+_segment_reduce:segment_reduce adaptive_avg_pool1d:_adaptive_avg_pool2d adaptive_avg_pool2d:_adaptive_avg_pool2d
+adaptive_avg_pool3d:_adaptive_avg_pool3d adaptive_max_pool1d:adaptive_max_pool2d adaptive_max_pool2d
+adaptive_max_pool3d aminmax angle argwhere:nonzero bincount bucketize:bucketize.Tensor cauchy:cauchy_ cholesky_inverse
+cholesky_solve:_cholesky_solve_helper copysign:copysign.Tensor cross:linalg_cross ctc_loss:_ctc_loss
+cummin:_cummin_helper digamma embedding_bag:_embedding_bag_forward_only equal exp2 fft_fft:_fft_r2c fft_fft2:_fft_c2c
+fft_fftn:_fft_c2c fft_hfft:_fft_c2r fft_hfft2:_fft_c2c fft_hfftn:_fft_c2c fft_ifft:_fft_r2c fft_ifft2:_fft_c2c
+fft_ifftn:_fft_c2c fft_ihfft:_fft_r2c fft_ihfft2:_fft_c2c fft_ihfftn:_fft_c2c fft_irfft:_fft_c2r fft_irfft2:_fft_c2r
+fft_irfftn:_fft_c2r fft_rfft:_fft_r2c fft_rfft2:_fft_r2c fft_rfftn:_fft_r2c fmax fmin fractional_max_pool2d
+fractional_max_pool3d gcd geometric:geometric_ geqrf grid_sample:grid_sampler_2d grid_sampler_2d grid_sampler_3d
+heaviside histc histogram:histogram.bin_ct histogramdd:_histogramdd_bin_edges huber_loss hypot i0 igamma igammac
+index_reduce isin:isin.Tensor_Tensor isposinf lcm lgamma linalg_cholesky:linalg_cholesky_ex linalg_cholesky_ex
+linalg_cross linalg_det:_linalg_det linalg_eig linalg_eigvals:linalg_eig linalg_householder_product
+linalg_ldl_factor:linalg_ldl_factor_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq:linalg_lstsq.out linalg_lu
+linalg_lu_factor:linalg_lu_factor_ex linalg_lu_factor_ex linalg_lu_solve linalg_qr linalg_solve:_linalg_solve_ex
+linalg_solve_ex:_linalg_solve_ex linalg_solve_triangular linalg_tensorsolve:_linalg_solve_ex log_normal:log_normal_
+logaddexp logaddexp2 logcumsumexp:_logcumsumexp lu:linalg_lu_factor_ex lu_solve:linalg_lu_solve lu_unpack
+masked.logaddexp:logaddexp masked_select matrix_exp:linalg_matrix_exp median mode multi_margin_loss
+multilabel_margin_loss:multilabel_margin_loss_forward mvlgamma:lgamma nanmean:nansum nanmedian nansum nextafter
+nonzero nonzero_static ormqr poisson polygamma qr:linalg_qr renorm rrelu:rrelu_with_noise_
+searchsorted:searchsorted.Tensor signbit sinc special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0
+special_bessel_y1 special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
+special_chebyshev_polynomial_w special_entr special_erfcx special_hermite_polynomial_h special_hermite_polynomial_he
+special_i0e special_i1 special_i1e special_laguerre_polynomial_l special_legendre_polynomial_p special_log_ndtr
+special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
+special_ndtri special_polygamma:polygamma special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1
+special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v
+special_shifted_chebyshev_polynomial_w special_spherical_bessel_j0 special_xlog1py special_zeta stft:_fft_r2c
+tril_indices triu_indices unfold:unfold_copy unfold_copy unique:_unique2
+unique_consecutive vdot
+"""
+#: By the name of the function: the name of the operation.
+FALLBACKS = {entry.partition(":")[0]: entry.rpartition(":")[2] for entry in FALLBACKS_TEXT.split()}

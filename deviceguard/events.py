@@ -849,3 +849,20 @@ class Blended(Event):
     call: str
     target: torch.Tensor
     other: torch.Tensor
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class GradientHandled(Event):
+    """A tensor without a graph, which may be a gradient, is about to be clamped or measured.
+
+    Attributes:
+        call: ``.clamp_()`` or ``.norm()``.
+        tensor: what is handled.
+        limit: the larger of the bounds; infinite where the call only measures; not a number where it is a tensor.
+    """
+
+    recurring: ClassVar[bool] = True
+
+    call: str
+    tensor: torch.Tensor
+    limit: float

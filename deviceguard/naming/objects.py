@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deviceguard.naming.frames import is_user_code, locals_of, outward
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _HIDDEN = frozenset({"_", "__", "___", "__builtins__", "_dg"})
 _LIMIT = 20_000
@@ -26,6 +29,33 @@ def variable_of(target: object, start: FrameType | None) -> str | None:
         found = _in_scope(target, names)
         if found:
             return found
+    return None
+
+
+def path_of(module: nn.Module, start: FrameType | None) -> str | None:
+    """The way to a module from a variable that holds a model it is part of: ``net.encoder.layers[0]``.
+
+    Variables called ``self`` do not count. Children are looked up in ``_modules``, so that no user code runs.
+    """
+    for names in _scopes(start):
+        for name, value in list(names.items())[:_LIMIT]:
+            if name == "self" or name in _HIDDEN or "_modules" not in getattr(value, "__dict__", ()):
+                continue
+            found = _way_down(name, value, module, set())
+            if found is not None:
+                return found
+    return None
+
+
+def _way_down(name: str, current: Any, module: nn.Module, seen: set[int]) -> str | None:
+    if current is module:
+        return name
+    seen.add(id(current))
+    for child, part in list(current.__dict__.get("_modules", {}).items()):
+        if part is not None and id(part) not in seen:
+            found = _way_down(joined(name, child), part, module, seen)
+            if found is not None:
+                return found
     return None
 
 

@@ -18,12 +18,13 @@ def came_from(found: Origin) -> str:
     """An origin as a clause for a message."""
     if found.discarded_at is not None:
         return f" Line {found.discarded_at.line} calls `{found.discarded_at.source}` and discards the result."
+    why = "" if found.placed else ", since no device is given"
     if found.factory is not None and found.factory_at is not None:
-        return f" {found.factory} in line {found.factory_at.line} makes it on the host, since no device is given."
+        return f" {found.factory} in line {found.factory_at.line} makes it on the host{why}."
     if found.bound_at is not None and found.bound_at.source:
         return f" It comes from line {found.bound_at.line}: `{found.bound_at.source}`."
     if found.factory is not None:
-        return f" {found.factory} makes it on the host, since no device is given."
+        return f" {found.factory} makes it on the host{why}."
     return ""
 
 

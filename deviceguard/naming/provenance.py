@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import linecache
 from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from deviceguard.findings import Site
+from deviceguard.naming.expressions import running_call
+from deviceguard.naming.factories import Factory, factory_in
 from deviceguard.naming.frames import locals_of, origin
 
 _MOVES = frozenset({"to", "cuda", "cpu", "xpu", "half", "float", "double", "bfloat16", "type", "long", "int"})
-_FACTORIES = frozenset(
-    {
-        *("tensor", "as_tensor", "zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye", "rand"),
-        *("randn", "randint", "randperm", "normal", "from_numpy", "tril_indices", "triu_indices", "FloatTensor"),
-        *("LongTensor", "Tensor", "scalar_tensor", "bernoulli", "multinomial", "hann_window", "hamming_window"),
-    }
-)
+_DEPTH = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,57 +26,110 @@ class Origin:
     Attributes:
         bound_at: the last line before the use that binds the name, or None.
         discarded_at: a line that moves it and throws the result away (``x.to(device)`` as a statement), or None.
-        factory: the host factory that made it (``torch.zeros``), if the binding is a call of one without a device.
+        factory: the factory that made it (``torch.zeros``), if the binding is a call of one.
         factory_at: the line of that factory where it stands in a function of the user's that was called, else None.
+        placed: True when the call of the factory names a device.
     """
 
     bound_at: Site | None = None
     discarded_at: Site | None = None
     factory: str | None = None
     factory_at: Site | None = None
+    placed: bool = False
 
 
-def origin_of(expression: str | None, frame: FrameType, line: int) -> Origin:
+def origin_of(expression: str | None, frame: FrameType, line: int, depth: int = _DEPTH) -> Origin:
     """What is known of an expression that stands in a line of a frame.
 
-    Names and ``self.attribute`` are followed; for anything else the expression itself is looked at.
+    Names are followed to what they stand for, arguments of the user's functions to the calls that gave them, and
+    ``self.attribute`` to its assignment; for anything else the expression itself is looked at.
     """
-    if not expression:
+    if not expression or depth < 0:
         return Origin()
     try:
         node = ast.parse(expression, mode="eval").body
     except SyntaxError:
         return Origin()
-    factory = _host_factory(node)
-    if factory:
-        return Origin(None, None, factory)
+    factory = factory_in(node, frame)
+    if factory is not None:
+        return Origin() if factory.placed else Origin(None, None, factory.name)
     if isinstance(node, ast.Name):
-        return _origin_of_name(node.id, frame, line)
+        return _origin_of_name(node.id, frame, line, depth)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
         return _origin_of_attribute(node.attr, frame)
     if isinstance(node, ast.Call):
         returned = _origin_of_result(node, frame)
         if returned is not None:
             return returned
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        entry = _origin_of_name(expression, frame, line, depth)
+        if entry != Origin():
+            return entry
     if isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
         inner = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else node
         if isinstance(inner, ast.Subscript | ast.Attribute):
-            return origin_of(ast.unparse(inner.value), frame, line)
+            return origin_of(ast.unparse(inner.value), frame, line, depth)
         if isinstance(inner, ast.Name):
-            return _origin_of_name(inner.id, frame, line)
+            return _origin_of_name(inner.id, frame, line, depth)
     return Origin()
 
 
-def _origin_of_name(name: str, frame: FrameType, line: int) -> Origin:
+def _origin_of_name(name: str, frame: FrameType, line: int, depth: int) -> Origin:
+    """What is known of a variable, or of the entry of a container (``state["exp_avg"]``)."""
     tree = tree_of(frame.f_code.co_filename, frame.f_globals)
     if tree is None:
         return Origin()
     scope: ast.AST = _scope_at(tree, frame.f_code) or tree
-    found = _search(scope, name, line, frame)
-    own = name in frame.f_code.co_varnames or name in frame.f_code.co_cellvars
-    if found == Origin() and scope is not tree and not own:
-        found = _search(tree, name, 10**9, frame, module_level=True)
+    found, value = _search(scope, name, line, frame)
+    code = frame.f_code
+    if found == Origin() and scope is not tree:
+        if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            return _origin_of_argument(name, frame, depth - 1)
+        if name not in code.co_varnames and name not in code.co_cellvars:
+            found, value = _search(tree, name, 10**9, frame)
+    if isinstance(value, ast.Name | ast.Subscript) and found.bound_at is not None and found.discarded_at is None:
+        further = origin_of(ast.unparse(value), frame, found.bound_at.line, depth - 1)
+        if further.factory is not None or further.discarded_at is not None:
+            return further
     return found
+
+
+def binding_of(name: str, frame: FrameType, line: int) -> tuple[Site | None, ast.AST | None]:
+    """The line of a function that bound a variable last before it is used in a line, and the expression bound to it."""
+    tree = tree_of(frame.f_code.co_filename, frame.f_globals)
+    if tree is None:
+        return None, None
+    found, value = _search(_scope_at(tree, frame.f_code) or tree, name, line, frame)
+    return found.bound_at, value
+
+
+def changes(value: ast.AST | None, problem: str) -> bool:
+    """True for a call of a method that may change what a problem is about: a tensor's device, or its dtype."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
+        return False
+    places = {"to", "cuda", "cpu", "xpu", "type", "type_as"}
+    return value.func.attr in (places if problem == "device" else _MOVES)
+
+
+def _origin_of_argument(name: str, frame: FrameType, depth: int) -> Origin:
+    """What is known of an argument that a function of the user's was given, from the line that calls the function."""
+    caller = frame.f_back
+    while caller is not None and origin(caller.f_code.co_filename) != "user":
+        caller = caller.f_back
+    text = running_call(caller) if caller is not None else None
+    if caller is None or text is None or text.kind != "call":
+        return Origin()
+    line = caller.f_lineno or 0
+    names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    position = names.index(name) - (names[0] in ("self", "cls")) if name in names else -1
+    given = text.argument(position, name)
+    if given is None and isinstance(_named(text.callee, caller), functools.partial):
+        given = text.callee
+    return origin_of(given, caller, line, depth)
+
+
+def _named(name: str, frame: FrameType) -> Any:
+    return locals_of(frame).get(name, frame.f_globals.get(name))
 
 
 def _origin_of_result(node: ast.Call, frame: FrameType) -> Origin | None:
@@ -92,10 +142,12 @@ def _origin_of_result(node: ast.Call, frame: FrameType) -> Origin | None:
         return None
     for found in _own_nodes(scope):
         for part in _parts(found.value) if isinstance(found, ast.Return) else ():
-            factory = _host_factory(part) or _factory_of_name(part, scope)
-            if factory:
-                text = linecache.getline(code.co_filename, part.lineno).strip()
-                return Origin(None, None, factory, Site(code.co_filename, part.lineno, code.co_name, text or None))
+            factory = factory_in(part) or _factory_of_name(part, scope)
+            if factory is not None:
+                line = factory.node.lineno
+                text = linecache.getline(code.co_filename, line).strip()
+                site = Site(code.co_filename, line, code.co_name, text or None)
+                return Origin(None, None, factory.name, site, factory.placed)
     return None
 
 
@@ -117,24 +169,27 @@ def _parts(value: ast.expr | None) -> list[ast.expr]:
     return [] if value is None else [value]
 
 
-def _factory_of_name(value: ast.expr, scope: ast.AST) -> str | None:
+def _factory_of_name(value: ast.expr, scope: ast.AST) -> Factory | None:
     if not isinstance(value, ast.Name):
         return None
     for node in _own_nodes(scope):
         for target, bound in _bindings(node):
             if isinstance(target, ast.Name) and target.id == value.id and bound is not None:
-                return _host_factory(bound)
+                return factory_in(bound)
     return None
 
 
 def _origin_of_attribute(attribute: str, frame: FrameType) -> Origin:
     owner = locals_of(frame).get("self")
     found = _assignment(attribute, type(owner)) if owner is not None else None
-    return Origin() if found is None else Origin(found[0], None, _host_factory(found[1]))
+    factory = factory_in(found[1]) if found is not None else None
+    if found is None or factory is None:
+        return Origin(found[0] if found is not None else None)
+    return Origin(found[0], None, factory.name, placed=factory.placed)
 
 
 def assignment_of(attribute: str, cls: type) -> Site | None:
-    """The line of a class of the user's that assigns ``self.attribute``, in the constructor if it does so there."""
+    """The line of a class of the user's that assigns or registers ``self.attribute``, in the constructor if there."""
     found = _assignment(attribute, cls)
     return None if found is None else found[0]
 
@@ -148,6 +203,24 @@ def _assignment(attribute: str, cls: type) -> tuple[Site, ast.expr | None] | Non
             found = _assignment_in(scope, attribute, code) if scope is not None else None
             if found is not None:
                 return found
+        shared = _shared_assignment(attribute, owner)
+        if shared is not None:
+            return shared
+    return None
+
+
+def _shared_assignment(attribute: str, cls: type) -> tuple[Site, ast.expr | None] | None:
+    """The line in the body of a class that makes a class attribute."""
+    function = next(iter(_functions_of(cls)), None)
+    filename = function.__code__.co_filename if function is not None else ""
+    tree = tree_of(filename, function.__globals__) if function is not None and origin(filename) == "user" else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+            for part in node.body:
+                for target, value in _bindings(part):
+                    if _names(target, attribute):
+                        text = linecache.getline(filename, target.lineno).strip()
+                        return Site(filename, target.lineno, cls.__qualname__, text or None), value
     return None
 
 
@@ -163,7 +236,24 @@ def _assignment_in(scope: ast.AST, attribute: str, code: CodeType) -> tuple[Site
             if _is_attribute_of_self(target, attribute):
                 text = linecache.getline(code.co_filename, target.lineno).strip()
                 return Site(code.co_filename, target.lineno, code.co_name, text or None), value
+        if isinstance(node, ast.Call) and _registers(node, attribute):
+            text = linecache.getline(code.co_filename, node.lineno).strip()
+            return Site(code.co_filename, node.lineno, code.co_name, text or None), None
     return None
+
+
+def _registers(node: ast.Call, attribute: str) -> bool:
+    """True for ``self.register_buffer("attribute", ...)`` and its like."""
+    function = node.func
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr in ("register_buffer", "register_parameter", "add_module", "register_module")
+        and isinstance(function.value, ast.Name)
+        and function.value.id == "self"
+        and bool(node.args)
+        and isinstance(node.args[0], ast.Constant)
+        and node.args[0].value == attribute
+    )
 
 
 def _is_attribute_of_self(target: ast.AST, attribute: str) -> bool:
@@ -175,7 +265,8 @@ def _is_attribute_of_self(target: ast.AST, attribute: str) -> bool:
     )
 
 
-def _search(scope: ast.AST, name: str, line: int, frame: FrameType, module_level: bool = False) -> Origin:
+def _search(scope: ast.AST, name: str, line: int, frame: FrameType) -> tuple[Origin, ast.AST | None]:
+    """What a scope says of a name up to a line, and the expression that was last bound to it."""
     bound: tuple[int, ast.AST | None] | None = None
     discarded: int | None = None
     branches = _in_branches(scope)
@@ -191,7 +282,7 @@ def _search(scope: ast.AST, name: str, line: int, frame: FrameType, module_level
         if isinstance(node, ast.Expr) and _is_move_of(node.value, name) and node.lineno <= line:
             discarded = max(discarded or 0, node.lineno)
     if bound is None and discarded is None:
-        return Origin()
+        return Origin(), None
     if (
         bound is not None
         and discarded is not None
@@ -199,11 +290,15 @@ def _search(scope: ast.AST, name: str, line: int, frame: FrameType, module_level
         and not _in_same_loop(scope, bound[0], discarded)
     ):
         discarded = None
-    return Origin(
+    last = bound[1] if bound else None
+    factory = factory_in(last, frame)
+    found = Origin(
         _site(bound[0], frame) if bound else None,
         _site(discarded, frame) if discarded else None,
-        _host_factory(bound[1]) if bound and bound[1] is not None else None,
+        factory.name if factory is not None else None,
+        placed=factory is not None and factory.placed,
     )
+    return found, last
 
 
 def _in_same_loop(scope: ast.AST, one: int, other: int) -> bool:
@@ -246,11 +341,13 @@ def _bindings(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
 
 
 def _names(target: ast.AST, name: str) -> bool:
-    """True when the target binds the name itself, not an item or attribute of it."""
+    """True when the target binds the name itself, not an item or attribute of it; a name may be ``state["sum"]``."""
     if isinstance(target, ast.Tuple | ast.List):
         return any(_names(part, name) for part in target.elts)
     if isinstance(target, ast.Starred):
         return _names(target.value, name)
+    if isinstance(target, ast.Subscript):
+        return ast.unparse(target) == name
     return isinstance(target, ast.Name) and target.id == name
 
 
@@ -280,23 +377,6 @@ def _is_move_of(value: ast.expr, name: str) -> bool:
         and isinstance(value.func.value, ast.Name)
         and value.func.value.id == name
     )
-
-
-def _host_factory(value: ast.AST | None) -> str | None:
-    """The factory an expression calls without a device, looking through method calls on its result."""
-    while isinstance(value, ast.Call):
-        if any(keyword.arg == "device" for keyword in value.keywords):
-            return None
-        called = value.func
-        if isinstance(called, ast.Attribute):
-            if isinstance(called.value, ast.Name) and called.value.id == "torch" and called.attr in _FACTORIES:
-                return f"torch.{called.attr}"
-            if called.attr in _MOVES:
-                return None
-            value = called.value
-        else:
-            return None
-    return None
 
 
 _trees: dict[str, ast.Module | None] = {}

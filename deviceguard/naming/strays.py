@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import re
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,6 +21,8 @@ _REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 _OWN = frozenset(vars(nn.Module())) | _REGISTRIES
 _DEPTH = 4
 _MOST = 2000
+CLOSED_OVER = re.compile(r" \(closure over (\w+)\)$")
+"""The end of the path of a tensor that a function has closed over."""
 _SEQUENCES = (list, tuple, set, frozenset, collections.deque)
 
 
@@ -48,6 +51,19 @@ def strays_of(module: nn.Module) -> Iterator[Stray]:
     for name, value in list(attributes.items()):
         if name not in _OWN:
             yield from _walk(name, value, _DEPTH, budget)
+
+
+def shared_strays_of(module: nn.Module) -> Iterator[Stray]:
+    """The tensors and modules in the class attributes of a module of the user's, which all its instances share."""
+    budget = [_MOST]
+    hidden = {*vars(module), *module._parameters, *module._buffers, *module._modules}
+    for cls in type(module).__mro__:
+        if cls.__module__.partition(".")[0] in ("builtins", "torch"):
+            continue
+        for name, value in list(vars(cls).items()):
+            if name not in hidden and issubclass(type(value), torch.Tensor | nn.Module | list | tuple | dict):
+                hidden.add(name)
+                yield from _walk(name, value, _DEPTH, budget)
 
 
 def _walk(path: str, value: Any, depth: int, budget: list[int]) -> Iterator[Stray]:
@@ -129,12 +145,14 @@ class Holder:
         path: the way from there.
         stray: the unregistered tensor or module.
         inner: for a tensor registered on a stray module, its path there (``hits``); else empty.
+        shared: True when it hangs on the class.
     """
 
     module: nn.Module
     path: str
     stray: Any
     inner: str = ""
+    shared: bool = False
 
     @property
     def attribute(self) -> str:
@@ -153,19 +171,23 @@ def holder_of(target: Any, modules: Iterable[nn.Module]) -> Holder | None:
     """
     known = [module for module in modules if isinstance(module, nn.Module)]
     registered = registered_in(known)
-    for module in known:
-        for stray in strays_of(module):
-            if id(stray.value) in registered:
-                continue
-            if stray.value is module:
-                continue
-            if stray.value is target or _same_storage_view(stray.value, target):
-                return Holder(module, stray.path, stray.value)
-            if issubclass(type(stray.value), nn.Module):
-                inner = _path_inside(target, stray.value)
-                if inner is not None and _path_inside(module, stray.value) is None:  # no way back to the holder
-                    return Holder(module, stray.path, stray.value, inner)
+    for shared, strays in ((False, strays_of), (True, shared_strays_of)):
+        for module in known:
+            for stray in strays(module):
+                if id(stray.value) not in registered and stray.value is not module:
+                    inner = _way_to(target, stray.value, module)
+                    if inner is not None:
+                        return Holder(module, stray.path, stray.value, inner, shared)
     return None
+
+
+def _way_to(target: Any, stray: Any, holder: nn.Module) -> str | None:
+    """The path from a stray to what is looked for, empty where they are the same; None where it does not lead there."""
+    if stray is target or _same_storage_view(stray, target):
+        return ""
+    if not issubclass(type(stray), nn.Module) or _path_inside(holder, stray) is not None:  # a way back to the holder
+        return None
+    return _path_inside(target, stray)
 
 
 def _same_storage_view(stray: Any, target: Any) -> bool:

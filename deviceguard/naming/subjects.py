@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from deviceguard.findings import Subject
 from deviceguard.naming.frames import user_frame, with_source
-from deviceguard.naming.objects import joined, variable_of
+from deviceguard.naming.objects import joined, path_of, variable_of
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,10 @@ class Subjects:
         record = self._ledger.model(module)
         if record is not None and record.name != record.kind:
             return record.name
-        found = variable_of(module, frame or user_frame())
+        start = frame or user_frame()
+        found = variable_of(module, start)
+        if found == "self":  # what a method calls its own module; the callers may know where in which model it is
+            found = path_of(module, start) or found
         if found:
             return found
         for root, root_record in self._ledger.models():
@@ -96,8 +99,12 @@ class Subjects:
             made_at=with_source(self._ledger.module(module).made_at),
         )
 
-    def optimizer(self, optimizer: Optimizer) -> Subject:
+    def optimizer(self, optimizer: Optimizer, frame: FrameType | None = None) -> Subject:
         """An optimizer with the place it was made."""
-        name = variable_of(optimizer, user_frame()) or type(optimizer).__name__
+        start = frame or user_frame()
+        name = variable_of(optimizer, start)
+        if name == "self" and start is not None:  # in a method of the optimizer's own
+            name = variable_of(optimizer, start.f_back)
+        name = name or type(optimizer).__name__
         made_at = with_source(self._ledger.optimizer(optimizer).made_at)
         return Subject(name=name, kind="optimizer", made_at=made_at)

@@ -23,6 +23,7 @@ from deviceguard.events import (
     Blended,
     CopyQueued,
     Event,
+    GradientHandled,
     HostRead,
     IntegersWritten,
     LossComputed,
@@ -30,7 +31,7 @@ from deviceguard.events import (
     UnsettledAccess,
     Uploaded,
 )
-from deviceguard.sources import blends, integer_writes, sync_table, unsettled
+from deviceguard.sources import blends, gradient_calls, integer_writes, sync_table, unsettled
 from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.losses import LOSSES, operands_of
 from deviceguard.sources.modes import take_out, take_out_of
@@ -48,7 +49,12 @@ _LAZY_BACKWARD_COMPILER = "torch._functorch.aot_autograd"
 class Calls(Source):
     """Emits for the functions in its table, in the thread it is installed in."""
 
-    provides: ClassVar[frozenset[type[Event]]] = _TRANSFERS | {Blended, LossComputed, IntegersWritten}
+    provides: ClassVar[frozenset[type[Event]]] = _TRANSFERS | {
+        Blended,
+        GradientHandled,
+        IntegersWritten,
+        LossComputed,
+    }
     per_thread: ClassVar[bool] = True
 
     def __init__(self, emit: Emit) -> None:
@@ -95,6 +101,8 @@ class Calls(Source):
         writes = integer_writes.before() if IntegersWritten in self.wanted else {}
         if Blended in self.wanted:
             writes = {**writes, **blends.before()}
+        if GradientHandled in self.wanted:
+            writes = {**writes, **gradient_calls.before()}
         transfers = bool(self.wanted & _TRANSFERS)
         reads = {**sync_table.before(), **sync_table.conversions()} if transfers else {}
         before = {function: _both(reads.get(function), writes.get(function)) for function in {*reads, *writes}}

@@ -20,7 +20,7 @@ from deviceguard.events import CallFailed, Operand
 from deviceguard.naming.expressions import CallText, running_call
 from deviceguard.naming.frames import locals_of, origin, outward
 from deviceguard.naming.objects import variable_of
-from deviceguard.naming.provenance import origin_of
+from deviceguard.naming.provenance import binding_of, changes
 from deviceguard.sources.losses import LOSSES
 from deviceguard.sources.refusals import problem_of
 
@@ -132,7 +132,12 @@ def _in_optimizer(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
     for entry in reversed(below):
         owner = locals_of(entry.frame).get("self")
         if isinstance(owner, Optimizer):
-            return failure.event(f"{type(owner).__name__}.step", "optimizer", [], optimizer=owner)
+            method = "step" if entry.frame.f_code.co_name not in ("__init__", "add_param_group") else ""
+            operands: list[Operand] = []
+            for part in failure.text.positional[:1] if failure.text is not None and not method else ():
+                _add(operands, "params", part, failure)
+            callee = f"{type(owner).__name__}.{method}".rstrip(".")
+            return failure.event(callee, "optimizer", operands, optimizer=owner)
     return None
 
 
@@ -279,6 +284,10 @@ def _attribute(owner: Any, name: str) -> Any:
         held = attributes.get(registry)
         if isinstance(held, dict) and name in held:
             return held[name]
+    for cls in type(owner).__mro__:
+        if name in vars(cls):
+            shared = vars(cls)[name]
+            return shared if isinstance(shared, torch.Tensor) or type(shared) in (list, tuple, dict) else None
     return None
 
 
@@ -347,7 +356,7 @@ def _one_frame_out(event: CallFailed, outer: _Entry) -> CallFailed | None:
         return None
     operands, moved = [], False
     for operand in event.operands:
-        position = _passed_on(operand, event.frame, event.line, arguments)
+        position = _passed_on(operand, event.frame, event.line, arguments, event.problem)
         expression = text.argument(position - 1, arguments[position]) if position else None
         if position and expression is None:  # given with a star
             expression = variable_of(operand.tensor, outer.frame)
@@ -370,12 +379,18 @@ def _is_suspect(operand: Operand, event: CallFailed) -> bool:
     return any(not same(other.device, operand.tensor.device) for other in others)
 
 
-def _passed_on(operand: Operand, frame: FrameType, line: int, arguments: tuple[str, ...]) -> int:
+def _passed_on(operand: Operand, frame: FrameType, line: int, arguments: tuple[str, ...], problem: str) -> int:
     """Position of the argument an operand is, 0 when it is something made in the function."""
     name = operand.expression or ""
     if name not in arguments[1:]:
         return 0
-    bound = origin_of(name, frame, line).bound_at
-    if bound is not None and not (bound.source or "").replace(" ", "").startswith(f"{name}={name}."):
+    bound, value = binding_of(name, frame, line)
+    if bound is not None and not (_is_method_of(value, name) and not changes(value, problem)):
         return 0
     return arguments.index(name)
+
+
+def _is_method_of(value: ast.AST | None, name: str) -> bool:
+    """True for ``name.method(...)``."""
+    function = value.func if isinstance(value, ast.Call) else None
+    return isinstance(function, ast.Attribute) and ast.unparse(function.value) == name

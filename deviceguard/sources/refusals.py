@@ -36,13 +36,17 @@ PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("truncation", re.compile(r"Index put requires the source and destination dtypes match")),
     ("scaler-half", re.compile(r"Attempting to unscale FP16 gradients")),
+    ("scaler-order", re.compile(r"(?:unscale_|step)\(\) (?:has already been called|is being called after step)")),
+    ("scaler-order", re.compile(r"No inf checks were recorded|_scale is None")),
+    ("non-leaf", re.compile(r"can't optimize a non-leaf Tensor")),
 )
+_REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError)
 _TYPES = re.compile(r"Input type \(torch\.(cuda\.)?(\w*)Tensor\) and weight type \(torch\.(cuda\.)?(\w*)Tensor\)")
 
 
 def problem_of(error: BaseException) -> str:
     """The kind of refusal, ``other`` for anything that is none."""
-    if not isinstance(error, RuntimeError | TypeError | ValueError | IndexError | NotImplementedError):
+    if not isinstance(error, _REFUSALS):
         return "other"
     text = str(error)
     types = _TYPES.search(text)

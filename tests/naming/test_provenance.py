@@ -15,6 +15,15 @@ import torch
 def build():
     return torch.zeros(3)
 
+def given(tensor):
+    return look(sys._getframe())
+
+def give():
+    state = {"sum": 0}
+    state["sum"] = torch.full((2,), 1)
+    entry = state["sum"]
+    return given(entry)
+
 def use(batch, flag):
     x = torch.ones(2)
     y = x.float()
@@ -70,6 +79,14 @@ def test_binding_in_a_branch_that_was_not_taken_is_passed_over(script):
 def test_loop_variables_and_plain_names(script):
     assert _origin(script, "z").bound_at.source == "z = item"
     assert _origin(script, "item", "z = item").bound_at.source == "for item in batch:"
+
+
+def test_an_argument_is_followed_through_its_call_and_the_entry_of_a_container(script):
+    script["look"] = lambda frame: origin_of("tensor", frame, frame.f_lineno)
+    found = script["give"]()
+
+    assert found.factory == "torch.full"
+    assert found.bound_at.line == _line('state["sum"] = torch')
 
 
 def test_items_do_not_bind(script):

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import nn
 
-from deviceguard.naming.strays import holder_of, strays_of
+from deviceguard.naming.strays import holder_of, shared_strays_of, strays_of
 
 
 @dataclasses.dataclass
@@ -108,3 +108,15 @@ def test_registered_modules_have_no_holder():
 
     assert holder_of(root.child, [root]) is None
     assert holder_of(torch.ones(1), [root]) is None
+
+
+def test_what_all_instances_of_a_class_share():
+    class Net(nn.Module):
+        MEAN = torch.zeros(2)
+        SIZE = 4
+
+    net = Net()
+
+    assert [stray.path for stray in shared_strays_of(net)] == ["MEAN"]
+    assert list(strays_of(net)) == []
+    assert holder_of(Net.MEAN, [net]).shared

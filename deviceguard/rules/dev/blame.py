@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from deviceguard.backends.devices import is_accelerator, is_host, same
 from deviceguard.events import CallFailed, Operand
+from deviceguard.naming.expressions import running_call
 from deviceguard.naming.frames import is_user_code, locals_of, outward
 from deviceguard.naming.objects import joined
 from deviceguard.naming.provenance import Origin, origin_of
+from deviceguard.rules.dev.optimizer_state import entry_of
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from deviceguard.context import Context
     from deviceguard.naming.strays import Holder
 
-_TWO = re.compile(r"at least two devices, (\S+?) and (\S+?)!")
+_DEVICE = re.compile(r"\b[a-z]{2,12}(?::\d+)?\b")
+_MOVES = frozenset({"to", "cuda", "type", "type_as"})
 _LOSS = re.compile(r"loss|criterion", re.IGNORECASE)
 _PROBLEMS = frozenset({"device", "index-device"})
 
@@ -84,11 +87,14 @@ def _home(event: CallFailed) -> torch.device | None:
 
 
 def _named_in(text: str) -> torch.device | None:
+    """The accelerator a refusal's text speaks of."""
     import torch
 
-    match = _TWO.search(text)
-    for name in match.groups() if match else ():
-        device = torch.device(name)
+    for name in dict.fromkeys(_DEVICE.findall(text)):
+        try:
+            device = torch.device(name)
+        except RuntimeError:  # an ordinary word
+            continue
         if is_accelerator(device):
             return device
     return None
@@ -127,6 +133,8 @@ def _odd_tensor(event: CallFailed, home: torch.device | None, context: Context) 
         prefix = context.subjects.model_name(holder.module, event.frame)
         name = joined(f"{prefix}.{holder.path}", holder.inner) if holder.inner else f"{prefix}.{holder.path}"
     code = _code_for(event, operand, holder, found, context)
+    if entry_of(operand.tensor, locals_of(event.frame).get("self")) is not None:
+        code = "DEV012"
     return Blame(code, name, operand.tensor.device, home, operand.tensor, event.module, holder, found)
 
 
@@ -143,7 +151,7 @@ def _code_for(event: CallFailed, operand: Operand, holder: Holder | None, found:
         return "DEV007"
     if event.module is not None:
         return "DEV011" if is_traced(event.module) else "DEV001"
-    if found.factory is not None:
+    if found.factory is not None and not _is_loss_argument(event, operand):
         return "DEV008"
     return "DEV002" if _in_a_loss(event) else "DEV001"
 
@@ -177,7 +185,17 @@ def _in_a_loss(event: CallFailed) -> bool:
 
     site = site_of(event.frame, event.line)
     target = (site.source or "").split("=", 1) if site is not None else []
-    return len(target) == 2 and bool(_LOSS.search(target[0]))
+    if len(target) == 2 and _LOSS.search(target[0]):
+        return True
+    caller = next((frame for frame in outward(event.frame.f_back) if is_user_code(frame)), None)
+    text = running_call(caller) if caller is not None else None
+    return text is not None and text.kind == "call" and bool(_LOSS.search(text.callee))
+
+
+def _is_loss_argument(event: CallFailed, operand: Operand) -> bool:
+    """True for a tensor that was given to a loss written by hand, rather than made in it."""
+    code = event.frame.f_code
+    return operand.expression in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] and _in_a_loss(event)
 
 
 def _culprit(event: CallFailed, home: torch.device | None, context: Context) -> Operand | None:
@@ -207,8 +225,6 @@ def _unseen_factory(event: CallFailed, home: torch.device | None) -> Blame | Non
     """A host factory called within the failing expression itself, whose result no variable holds."""
     import torch
 
-    from deviceguard.naming.expressions import running_call
-
     entry = _entry_of(event) if home is not None else None
     text = running_call(entry) if entry is not None else None
     if text is None:
@@ -216,7 +232,7 @@ def _unseen_factory(event: CallFailed, home: torch.device | None) -> Blame | Non
     for part in (text.callee, *text.positional, *(value for _, value in text.keywords)):
         for inner in _calls_in(part):
             found = origin_of(inner, event.frame, event.line)
-            if found.factory is not None:
+            if found.factory is not None and not found.placed:
                 code = "DEV002" if event.kind == "loss" else "DEV001" if event.module is not None else "DEV008"
                 return Blame(code, inner, torch.device("cpu"), home, module=event.module, origin=found)
     return None
@@ -232,11 +248,18 @@ def _entry_of(event: CallFailed) -> TracebackType | FrameType | None:
 
 
 def _calls_in(expression: str | None) -> list[str]:
+    """The calls within an expression, without those whose result is moved at once."""
     try:
         tree = ast.parse(expression or "", mode="eval")
     except SyntaxError:
         return []
-    return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    moved = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MOVES
+        for inner in ast.walk(node)
+    }
+    return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and id(node) not in moved]
 
 
 def _holder(target: Any, event: CallFailed, context: Context) -> Holder | None:

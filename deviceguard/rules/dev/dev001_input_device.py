@@ -11,6 +11,7 @@ from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.expressions import running_call
 from deviceguard.naming.frames import user_frame
 from deviceguard.naming.phrases import came_from, site_of_call
+from deviceguard.naming.provenance import origin_of
 from deviceguard.remedies import MoveModule, MoveOperands, MoveToHost, Remedy
 from deviceguard.rules.dev.blame import Blame, blame, home_of
 from deviceguard.rules.rule import Rule, on
@@ -96,9 +97,13 @@ class InputDevice(Rule):
             what = f"{module.name} ({event.callee}), which is called with it, has its parameters on {found.home}"
         else:
             what = f"{event.callee} also takes tensors on {found.home}"
+        empty = found.device.type == "meta"
         return self.finding(
-            f"{found.name} is on {found.device}, but {what}.{came_from(found.origin)}",
-            _fix(found.name, found.home),
+            f"{found.name} is on {found.device}, but {what}.{came_from(found.origin)}"
+            + (" It was made without data, and nothing that was loaded has filled it." if empty else ""),
+            f"make {found.name} anew on {found.home}: buffers with persistent=False are in no state dict"
+            if empty
+            else _fix(found.name, found.home),
             subjects,
             site=site_of_call(event),
             key=found.name,
@@ -160,9 +165,10 @@ class InputDevice(Rule):
         keyword = keywords[position - len(event.args)] if position >= len(event.args) else None
         name = (text.argument(position, keyword) if text else None) or keyword or f"argument {position + 1}"
         module = self.context.subjects.model(event.module, "module")
+        came = came_from(origin_of(name, frame, frame.f_lineno or 0)) if frame is not None else ""
         return self.finding(
             f"{name} is on {tensor.device}, but {module.name} has its parameters on {home}; it is uploaded silently "
-            "at every call.",
+            f"at every call.{came}",
             _fix(name, home),
             [self.context.subjects.tensor(name, tensor, "input"), module],
             key=name,
@@ -172,12 +178,12 @@ class InputDevice(Rule):
 def _places_nothing_itself(module: nn.Module) -> bool:
     """True for PyTorch's own layers as they come: no user's forward, no hook that could move the input.
 
-    Losses are left to DEV002.
+    Losses are left to DEV002, and recurrent layers refuse a mix on every backend.
     """
     made_by = type(module).__module__
     return (
         made_by.startswith("torch.nn.modules")
-        and not made_by.endswith(".loss")
+        and not made_by.endswith((".loss", ".rnn"))
         and "forward" not in vars(module)
         and not module._forward_pre_hooks
     )

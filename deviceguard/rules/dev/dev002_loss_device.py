@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends.devices import backend_of, is_accelerator, same
 from deviceguard.events import CallFailed, Event, LossComputed
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.expressions import running_call
-from deviceguard.naming.frames import user_frame
+from deviceguard.naming.frames import locals_of, user_frame
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.phrases import came_from, site_of_call
+from deviceguard.naming.provenance import origin_of
 from deviceguard.remedies import MoveModule, MoveOperands, Remedy
 from deviceguard.rules.dev.blame import Blame, blame
 from deviceguard.rules.rule import Rule, on
@@ -116,13 +118,24 @@ class LossDevice(Rule):
         frame = user_frame()
         text = running_call(frame) if frame is not None else None
         name = variable_of(tensor, frame) or (text.argument(-1, role) if text else None) or role
+        criterion = text.callee if text is not None and frame is not None and _holds(frame, text.callee, tensor) else ""
+        came = came_from(origin_of(name, frame, frame.f_lineno or 0)) if frame is not None and not criterion else ""
         return self.finding(
             f"{name} ({role} of {event.function}) is on {tensor.device}, but the other operands are on {home}; it is "
-            "uploaded silently at every step.",
-            f"move it once: {name}.to({str(home)!r})",
+            f"uploaded silently at every step.{came}",
+            f"move the criterion once, where it is made: {criterion}.to({str(home)!r})"
+            if criterion
+            else f"move it once: {name}.to({str(home)!r})",
             [self.context.subjects.tensor(name, tensor, "target" if role == "target" else "tensor")],
             key=name,
         )
+
+
+def _holds(frame: FrameType, name: str, tensor: torch.Tensor) -> bool:
+    """True where a variable is a criterion that has a tensor among its buffers."""
+    criterion = locals_of(frame).get(name, frame.f_globals.get(name))
+    buffers = getattr(criterion, "__dict__", {}).get("_buffers")
+    return isinstance(buffers, dict) and any(tensor is buffer for buffer in buffers.values())
 
 
 def _is_part(found: Blame) -> bool:

@@ -175,8 +175,9 @@ def _learns_unowned(module: nn.Module, owned: set[int]) -> bool:
 
 
 def _fix(holder: Holder, container: str) -> str:
+    nested = ", and the same for each container in it" if holder.path.count("[") > 1 else ""
     if container in ("list", "tuple", "deque", "set", "frozenset"):
-        return f"self.{holder.attribute} = nn.ModuleList(...)"
+        return f"self.{holder.attribute} = nn.ModuleList(...){nested}"
     if container in ("dict", "OrderedDict", "defaultdict"):
-        return f"self.{holder.attribute} = nn.ModuleDict(...)"
+        return f"self.{holder.attribute} = nn.ModuleDict(...){nested}"
     return f"register it as well: self.add_module({holder.attribute!r}, ...), or keep it in a plain attribute of self"

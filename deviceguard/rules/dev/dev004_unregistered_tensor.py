@@ -9,7 +9,7 @@ from deviceguard.events import CallFailed, Event
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.phrases import site_of_call
 from deviceguard.naming.provenance import assignment_of
-from deviceguard.remedies import MoveStrays, Remedy
+from deviceguard.remedies import MoveOperands, MoveStrays, Remedy
 from deviceguard.rules.dev.blame import Blame, blame
 from deviceguard.rules.rule import Rule, on
 
@@ -19,7 +19,7 @@ class UnregisteredTensor(Rule):
 
     What it does:
         When host and device tensors meet, looks whether the one that stayed behind hangs in an attribute, a list, a
-        dictionary or a closure of a module without being one of its parameters or buffers.
+        dictionary, a closure or the class of a module without being one of its parameters or buffers.
 
     Why it hurts:
         ``Module.to`` moves parameters and buffers only, and ``state_dict`` saves nothing else. The first forward on the
@@ -79,8 +79,8 @@ class UnregisteredTensor(Rule):
         assigned = assignment_of(holder.attribute, type(holder.module))
         used = site_of_call(event)
         yield self.finding(
-            f"{found.name} is on {found.device}, while the rest is on {found.home}: it is neither parameter nor buffer "
-            f"of {owner.name}, so .to() leaves it behind and state_dict() does not save it."
+            f"{found.name} is on {found.device}, while the rest is on {found.home}: it is {_kind(found)} "
+            f"{owner.name}, so .to() leaves it behind and state_dict() does not save it."
             + (f" It is used in line {used.line}." if used is not None and assigned is not None else ""),
             _fix(found),
             [self.context.subjects.tensor(found.name, found.tensor), owner],
@@ -89,16 +89,43 @@ class UnregisteredTensor(Rule):
         )
 
     def remedy(self, event: Event) -> Remedy | None:
-        """What the move left behind is moved as well."""
+        """What the move left behind is moved as well; what all instances of a class share, for this call only."""
         found = blame(event, self.context) if isinstance(event, CallFailed) else None
         if found is None or found.home is None or found.holder is None:
             return None
+        if found.holder.shared:
+            return MoveOperands(found.home)
         return MoveStrays(found.holder.module, found.holder.attribute, found.home)
 
 
-def _fix(found: Blame) -> str:
+def _kind(found: Blame) -> str:
     assert found.holder is not None
-    attribute = found.holder.attribute
-    if found.holder.path == attribute:
+    if _is_parameter(found.tensor):
+        return "an nn.Parameter in a plain container, so no parameter of"
+    shared = "a class attribute, " if found.holder.shared else ""
+    return f"{shared}neither parameter nor buffer of"
+
+
+def _is_parameter(tensor: object) -> bool:
+    from torch import nn
+
+    return isinstance(tensor, nn.Parameter)
+
+
+def _fix(found: Blame) -> str:
+    from deviceguard.naming.strays import CLOSED_OVER
+
+    assert found.holder is not None
+    attribute, path = found.holder.attribute, found.holder.path
+    if _is_parameter(found.tensor):
+        kind = "ParameterDict" if path.startswith(f"{attribute}['") else "ParameterList"
+        return f"self.{attribute} = nn.{kind}(...)"
+    if found.holder.shared:
+        return f'in __init__: self.register_buffer("{attribute}", ..., persistent=False), and no class attribute'
+    closed = CLOSED_OVER.search(path)
+    if closed is not None:
+        name = closed.group(1)
+        return f'self.register_buffer("{name}", {name}, persistent=False), and self.{name} in the function'
+    if path == attribute:
         return f'self.register_buffer("{attribute}", ..., persistent=False)'
     return f"register each tensor of self.{attribute} with self.register_buffer(name, tensor, persistent=False)"

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, ClassVar
 
-from deviceguard.events import ModuleCalled, ModuleConverted, OptimizerCreated
+from deviceguard.events import CallFailed, ModuleCalled, ModuleConverted, OptimizerCreated
 from deviceguard.findings import Finding, Severity
+from deviceguard.naming.phrases import how_it_came, site_of_call
 from deviceguard.naming.provenance import assignment_of
 from deviceguard.rules.rule import Rule, on
 
@@ -28,6 +29,7 @@ class UnregisteredParameter(Rule):
     What it does:
         Looks at the plain tensors in the attributes of a module when it is first called or converted. Speaks for one
         that was computed (``.to(device)``, ``* 0.02``, ``.half()``) from an ``nn.Parameter`` that no module holds.
+        Explains an optimizer's "can't optimize a non-leaf Tensor": which tensor it is, and the line that made it.
 
     Why it hurts:
         ``nn.Parameter(...).to(device)`` is no parameter any more where the move makes a copy: no optimizer sees it, no
@@ -97,6 +99,27 @@ class UnregisteredParameter(Rule):
         """An optimizer was made: which modules are there whose parameters it could not see?"""
         for module in self.context.ledger.modules():
             yield from self._walk(module, deep=False)
+
+    @on(CallFailed)
+    def explain(self, event: CallFailed) -> Iterator[Finding]:
+        """An optimizer refused a tensor that was computed."""
+        if event.problem != "non-leaf":
+            return
+        for operand in event.operands:
+            if operand.tensor.grad_fn is None:
+                continue
+            name = operand.expression or "the tensor"
+            how = type(operand.tensor.grad_fn).__name__.partition("Backward")[0]
+            yield self.finding(
+                f"{name} is no leaf: it was computed ({how}) from the tensor that requires a gradient, so "
+                f"{event.callee} refuses it.{how_it_came(operand, event)}",
+                f"make the leaf last: {name} = tensor.to(device).detach().requires_grad_(), or give it a device "
+                "where it is made",
+                [self.context.subjects.tensor(name, operand.tensor)],
+                site=site_of_call(event),
+                key=name,
+            )
+            return
 
     def _walk(self, root: nn.Module, deep: bool = True) -> Iterator[Finding]:
         from deviceguard.naming.strays import strays_of

@@ -66,10 +66,11 @@ class HostFactory(Rule):
         made = found.origin.bound_at or found.origin.factory_at
         where = f" in line {made.line}" if made is not None else ""
         others = [operand.expression for operand in event.operands if operand.tensor.device == found.home]
+        how = "puts it there" if found.origin.placed else "is called without a device"
         like = next((name for name in others if name and name.isidentifier()), None)
         device = f"{like}.device" if like else repr(str(found.home))
         yield self.finding(
-            f"{found.name} is on {found.device}: {found.origin.factory}{where} is called without a device. It meets "
+            f"{found.name} is on {found.device}: {found.origin.factory}{where} {how}. It meets "
             f"{like or 'tensors'} on {found.home}.",
             f"{found.origin.factory}(..., device={device})",
             [_subject(found) if found.tensor is None else self.context.subjects.tensor(found.name, found.tensor)],

@@ -6,11 +6,11 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deviceguard.backends.devices import is_accelerator, is_simulated
+from deviceguard.backends.devices import is_accelerator, is_host, is_simulated
 from deviceguard.events import CallFailed, ModuleCalled, ModuleTraced
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.phrases import site_of_call
-from deviceguard.rules.dev.blame import blame, is_traced
+from deviceguard.rules.dev.blame import blame, home_of, is_traced
 from deviceguard.rules.rule import Rule, on
 
 if TYPE_CHECKING:
@@ -128,18 +128,35 @@ class TracedDeviceConstant(Rule):
     @on(CallFailed)
     def explain(self, event: CallFailed) -> Iterator[Finding]:
         """A traced module that failed, if its call said nothing before."""
+        module = event.module
         found = blame(event, self.context)
-        if found is None or event.module is None or not is_traced(event.module) or event.module in self._seen:
+        if module is None or event.problem != "device" or module in self._seen:
             return
-        constants = sorted(_device_constants(event.module))
-        if constants:
-            subject = self.context.subjects.model(event.module, "model", event.frame)
-            yield self.finding(
-                f"{subject.name} failed on {found.home}: its graph holds {constants[0]} as a constant.",
-                f"trace it where it runs: move the module and its example inputs to {str(found.home)!r} first",
-                [subject],
-                site=site_of_call(event),
-            )
+        places = [operand.tensor.device for operand in event.operands] + [home_of(module)]
+        given = [str(device) for device in places if device is not None and is_accelerator(device)]
+        home = str(found.home) if found is not None else next(iter(given), None)
+        constants = sorted(_device_constants(module) if is_traced(module) else _constants_in_graphs(module))
+        if not constants or home is None or (found is not None and not is_traced(module)):
+            return
+        subject = self.context.subjects.model(module, "model", event.frame)
+        how = "traced" if is_traced(module) else "exported"
+        yield self.finding(
+            f"{subject.name} failed on {home}: its graph holds {constants[0]} as a constant, the device of the moment "
+            f"it was {how}, and moving the module does not change it.",
+            f"{'trace' if is_traced(module) else 'export'} it where it runs: move the module and its example inputs to "
+            f"{home!r} first",
+            [subject],
+            site=site_of_call(event),
+        )
+
+
+def _constants_in_graphs(module: nn.Module) -> frozenset[str]:
+    """The host devices that an exported module's graphs give to the factories in them."""
+    import torch
+
+    graphs = [part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
+    devices = {node.kwargs.get("device") for graph in graphs for node in graph.nodes}
+    return frozenset(str(device) for device in devices if isinstance(device, torch.device) and is_host(device))
 
 
 def _device_constants(module: Any) -> frozenset[str]:

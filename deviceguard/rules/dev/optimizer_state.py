@@ -29,3 +29,16 @@ def tensors_of_state(state: Mapping[Any, Any]) -> Iterator[tuple[str, torch.Tens
             for index, item in enumerate(value):
                 if isinstance(item, torch.Tensor):
                     yield f"{key}[{index}]", item
+
+
+def entry_of(tensor: torch.Tensor, optimizer: object) -> tuple[torch.Tensor, str] | None:
+    """The parameter and the key under which an optimizer keeps a tensor; None where it does not keep it."""
+    from torch.optim import Optimizer
+
+    if not isinstance(optimizer, Optimizer):
+        return None
+    for parameter, state in list(optimizer.state.items()):
+        for key, kept in tensors_of_state(state) if isinstance(state, Mapping) else ():
+            if kept is tensor:
+                return parameter, key
+    return None

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from deviceguard.context import Context
 
+_MOST = 3
+"""So many tensors are named for one promotion."""
+
 
 class Float64Promotion(Rule):
     """A float64 constant or buffer meets float32 activations and promotes everything after it to float64.
@@ -112,22 +115,26 @@ class Float64Promotion(Rule):
         promotion = find_promotion(root)
         if promotion is None:
             return
-        culprit = promotion.culprit if promotion.culprit is not None else self._search(promotion.shape)
-        if culprit is None:
+        suspects = [promotion.culprit] if promotion.culprit is not None else self._search(promotion.shape)
+        held = [
+            (part, name, tensor)
+            for model, _ in self.context.ledger.models()
+            for part in model.modules()
+            for name, tensor in _wide_tensors(part)
+            if any(tensor is suspect for suspect in suspects)
+        ]
+        for part, name, tensor in held[:_MOST]:
+            yield from self._tell(part, name, tensor)
+        if held or len(suspects) != 1:
             return
-        for model, _ in self.context.ledger.models():
-            for part in model.modules():
-                for name, tensor in _wide_tensors(part):
-                    if tensor is culprit:
-                        yield from self._tell(part, name, tensor)
-                        return
+        culprit = suspects[0]
         frame = user_frame()
         variable = variable_of(culprit, frame)
         if variable is not None:
             yield from self._finding(variable, culprit, "constant", site_of(frame))
 
-    def _search(self, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """The one float64 tensor in sight that could have promoted, where the operation saved none."""
+    def _search(self, shape: tuple[int, ...]) -> list[torch.Tensor]:
+        """The float64 tensors in sight that could have promoted, where the operation saved none."""
         import torch
 
         found: dict[int, torch.Tensor] = {}
@@ -140,8 +147,7 @@ class Float64Promotion(Rule):
             for value in list(scope.values()):
                 if isinstance(value, torch.Tensor) and short(value.dtype) == "float64" and value.grad_fn is None:
                     found[id(value)] = value
-        fitting = [t for t in found.values() if t.dim() > 0 and _broadcasts(tuple(t.shape), shape)]
-        return fitting[0] if len(fitting) == 1 else None
+        return [t for t in found.values() if t.dim() > 0 and _broadcasts(tuple(t.shape), shape)]
 
     def _tell(self, module: nn.Module, attribute: str, tensor: torch.Tensor) -> Iterator[Finding]:
         owner = self.context.subjects.model_name(module)

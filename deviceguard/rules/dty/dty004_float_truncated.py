@@ -10,7 +10,7 @@ from deviceguard.events import CallFailed, IntegersWritten
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.frames import site_of, user_frame
 from deviceguard.naming.objects import variable_of
-from deviceguard.naming.phrases import site_of_call
+from deviceguard.naming.phrases import how_it_came, site_of_call
 from deviceguard.rules.dty.dtypes import short
 from deviceguard.rules.rule import Rule, on
 
@@ -101,7 +101,8 @@ class FloatTruncated(Rule):
         for operand in integers[:1]:
             name = operand.expression or operand.role
             yield self.finding(
-                f"{name} is {short(operand.tensor.dtype)}, and {event.callee} would write floating values into it.",
+                f"{name} is {short(operand.tensor.dtype)}, and {event.callee} would write floating values into it."
+                f"{how_it_came(operand, event)}",
                 f"make {name} with dtype=torch.float32, or cast the value on purpose",
                 [self.context.subjects.tensor(name, operand.tensor)],
                 site=site_of_call(event),

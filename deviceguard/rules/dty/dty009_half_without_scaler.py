@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.events import BackwardEnded, BackwardStarted, LossScaled
 from deviceguard.findings import Finding, Severity
+from deviceguard.naming.frames import user_frame
+from deviceguard.naming.objects import variable_of
 from deviceguard.rules.dty.graphs import dtype_of, leaves_of, nodes_of
 from deviceguard.rules.dty.scaling import Scaling
 from deviceguard.rules.rule import Rule, on
@@ -66,6 +68,7 @@ class HalfWithoutScaler(Rule):
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._seen = 0
         self._done = False
+        self._passed_by: Any = None
 
     @on(LossScaled)
     def scaled(self, event: LossScaled) -> None:
@@ -77,9 +80,11 @@ class HalfWithoutScaler(Rule):
     def started(self, event: BackwardStarted) -> None:
         """A backward pass begins: does it go through float16?"""
         self._leaves = []
+        self._passed_by = None
         if self._done or not self.context.steps.examined or not event.accumulates:
             return
         for root in event.tensors:
+            self._passed_by = self._passed_by or self._scaling.scaler_passed_by(root)
             if self._scaling.scaler_of_loss(root) is None and _loss_is_not_zero(root):
                 self._leaves += [weakref.ref(leaf) for leaf in _leaves_through_half(root)]
 
@@ -91,10 +96,27 @@ class HalfWithoutScaler(Rule):
         if not leaves:
             return
         self._seen += 1
+        passed_by, self._passed_by = self._passed_by, None
+        if passed_by is not None:
+            self._done = True
+            yield self._discarded(leaves, passed_by)
+            return
         lost = all(not bool(leaf.grad.any()) for leaf in leaves)  # type: ignore[union-attr]
         if lost or self._seen == _ADVISE_AFTER:
             self._done = True
             yield self._finding(leaves, lost)
+
+    def _discarded(self, leaves: Sequence[torch.Tensor], scaler: Any) -> Finding:
+        subject = self.context.subjects.parameter(leaves[0])
+        name = variable_of(scaler, user_frame()) or "scaler"
+        return self.finding(
+            f"The gradient of {subject.name} comes from the loss itself, and what {name}.scale() returned is thrown "
+            f"away: float16 loses small gradients, and {name}.step() divides by a scale of "
+            f"{float(scaler.get_scale()):g} that was never multiplied in.",
+            f"{name}.scale(loss).backward()",
+            [subject],
+            key="discarded",
+        )
 
     def _finding(self, leaves: Sequence[torch.Tensor], lost: bool) -> Finding:
         subject = self.context.subjects.parameter(leaves[0])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from deviceguard.events import OptimizerStateLoaded, OptimizerStepping, RunEnded
 from deviceguard.findings import Finding, Severity, Site
 from deviceguard.naming.frames import user_site
+from deviceguard.naming.phrases import listed
 from deviceguard.rules.dty.dtypes import short
 from deviceguard.rules.rule import Rule, on
 
@@ -100,6 +101,11 @@ class OptimizerStateDtype(Rule):
 
     def _judge(self, optimizer: Optimizer) -> Iterator[Finding]:
         narrowed, site = self._loaded.pop(optimizer)
+        names = list(dict.fromkeys(key for _, key in narrowed))
+        keys, verb, them = (
+            listed([repr(key) for key in names]),
+            *(("was", "it") if len(names) == 1 else ("were", "them")),
+        )
         for (position, key), saved in narrowed.items():
             present = _present(optimizer, position, key)
             if present is not None and present.dtype != saved:
@@ -107,8 +113,8 @@ class OptimizerStateDtype(Rule):
                 subject = self.context.subjects.parameter(parameter)
                 name = self.context.subjects.optimizer(optimizer)
                 yield self.finding(
-                    f"{key!r} of {name.name} ({type(optimizer).__name__}) for {subject.name} was saved as "
-                    f"{short(saved)}, and load_state_dict cast it to {short(present.dtype)}, as the parameter is.",
+                    f"{keys} of {name.name} ({type(optimizer).__name__}) for {subject.name} {verb} saved as "
+                    f"{short(saved)}, and load_state_dict cast {them} to {short(present.dtype)}, as the parameter is.",
                     "put the saved dtype back in a hook (optimizer.register_load_state_dict_post_hook), or keep the "
                     "parameters in float32",
                     [

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 _MARK = "deviceguard.scaler"
+_UNSCALED = "deviceguard.scaled by"
 
 
 class Scaling:
@@ -26,6 +27,8 @@ class Scaling:
         from torch.utils.weak import WeakTensorKeyDictionary
 
         self._scaled: Any = WeakTensorKeyDictionary()
+        self._reached: list[weakref.ref[torch.Tensor]] = []
+        self._places: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def loss_scaled(self, scaler: Any, losses: Iterable[torch.Tensor]) -> None:
         """A scaler multiplied losses.
@@ -36,6 +39,9 @@ class Scaling:
             node: Any = loss.grad_fn
             if node is not None:
                 node.metadata[_MARK] = weakref.ref(scaler)
+                for inner, _ in node.next_functions:
+                    if inner is not None:
+                        inner.metadata[_UNSCALED] = weakref.ref(scaler)
 
     def scaler_of_loss(self, root: torch.Tensor) -> Any | None:
         """The scaler a loss comes from, also when it was divided since; None for a loss that was not scaled."""
@@ -45,13 +51,32 @@ class Scaling:
                 return reference()
         return None
 
+    def scaler_passed_by(self, root: torch.Tensor) -> Any | None:
+        """The scaler that scaled a loss, where the loss itself is the root and not what the scaler returned."""
+        node: Any = root.grad_fn
+        reference = node.metadata.get(_UNSCALED) if node is not None else None
+        return reference() if reference is not None and self.scaler_of_loss(root) is None else None
+
     def backward(self, roots: Iterable[torch.Tensor]) -> None:
         """A backward from these roots is about to leave gradients on the leaves of their graphs."""
+        self._reached = []
         for root in roots:
             scaler = self.scaler_of_loss(root)
             if scaler is not None:
                 for leaf in leaves_of(root):
-                    self._scaled[leaf] = weakref.ref(scaler)
+                    self._scaled[leaf] = (weakref.ref(scaler), None, 0)
+                    self._reached.append(weakref.ref(leaf))
+
+    def arrived(self) -> None:
+        """The backward is over: from here on, who changes a gradient is the program."""
+        leaves = [leaf for reference in self._reached if (leaf := reference()) is not None and leaf.grad is not None]
+        self._reached = []
+        self._places = {_place(leaf.grad): weakref.ref(leaf) for leaf in leaves if leaf.grad is not None}
+        for leaf in leaves:
+            scaler, _, _ = self._scaled.get(leaf, (None, None, 0))
+            gradient = leaf.grad
+            if scaler is not None and gradient is not None:
+                self._scaled[leaf] = (scaler, weakref.ref(gradient), _version(gradient))
 
     def forget(self, parameters: Iterable[torch.Tensor]) -> None:
         """The gradients of these parameters are unscaled, or gone."""
@@ -59,9 +84,36 @@ class Scaling:
             self._scaled.pop(parameter, None)
 
     def scaler_of(self, parameter: torch.Tensor) -> Any | None:
-        """The scaler whose scale is in a parameter's gradient now; None where there is none."""
-        reference = self._scaled.get(parameter)
-        return None if reference is None or parameter.grad is None else reference()
+        """The scaler whose scale is in a parameter's gradient now; None where there is none.
+
+        A gradient that the program has changed or replaced since its backward may have been unscaled by hand.
+        """
+        scaler, gradient, version = self._scaled.get(parameter, (None, None, 0))
+        if scaler is None or parameter.grad is None:
+            return None
+        if gradient is not None and (gradient() is not parameter.grad or _version(parameter.grad) != version):
+            return None
+        return scaler()
+
+    def parameter_of(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """The parameter whose scaled gradient a tensor is, or shares its memory with as ``p.grad.data`` does."""
+        reference = self._places.get(_place(gradient)) if self._places else None
+        parameter = reference() if reference is not None else None
+        if parameter is None or parameter.grad is None or _place(parameter.grad) != _place(gradient):
+            return None
+        return parameter if parameter.grad.shape == gradient.shape else None
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins; its identity where it has no memory of its own."""
+    try:
+        return tensor.data_ptr() or id(tensor)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
 
 
 def _first_nodes(root: torch.Tensor) -> list[Any]:

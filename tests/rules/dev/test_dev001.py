@@ -200,3 +200,85 @@ def test_other_exceptions_are_left_alone():
     report = run("raise ValueError('different devices are cheap')\n")
 
     assert report.of("DEV") == []
+
+
+def test_a_batch_whose_moved_copy_is_thrown_away():
+    source = """
+import dataclasses
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+
+    def to(self, device):
+        return Batch(self.x.to(device))
+
+net = nn.Linear(4, 1).to("cuda")
+batch = Batch(torch.randn(8, 4))
+batch.to("cuda")
+net(batch.x)
+"""
+    finding = one(source, "DEV001")
+
+    assert names(finding)[0] == "batch.x"
+    assert f'Line {line(source, "batch.to(")} calls `batch.to("cuda")` and discards the result.' in finding.message
+
+
+def test_moved_to_the_wrong_device_in_forward():
+    source = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.device, self.fc = torch.device("cpu"), nn.Linear(4, 1)
+
+    def forward(self, x):
+        x = x.to(self.device)
+        return self.fc(x)
+
+net = Net().to("cuda")
+net(torch.randn(2, 4, device="cuda"))
+"""
+    finding = one(source, "DEV001")
+
+    assert finding.site.line == line(source, "return self.fc(x)")
+    assert names(finding) == ["x", "self.fc"]
+    assert f"It comes from line {line(source, 'x = x.to')}" in finding.message
+
+
+def test_an_argument_is_followed_to_the_call_that_gave_it():
+    source = """
+def blend(a, b):
+    return a * 0.5 + b
+
+noise = torch.as_tensor([1.0, 2.0])
+other = noise
+blend(torch.randn(2, device="cuda"), other)
+"""
+    finding = one(source, "DEV008")
+
+    assert names(finding) == ["b"]
+    assert f"torch.as_tensor in line {line(source, 'noise = ')}" in finding.message
+
+
+def test_a_buffer_left_without_data():
+    source = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("freq", torch.arange(4.0), persistent=False)
+
+    def forward(self, x):
+        return self.fc(x) * self.freq
+
+state = {key: value.to("cuda") for key, value in Net().state_dict().items()}
+with torch.device("meta"):
+    net = Net()
+net.load_state_dict(state, assign=True)
+net(torch.randn(2, 4, device="cuda"))
+"""
+    finding = one(source, "DEV001")
+
+    assert names(finding) == ["self.freq"]
+    assert "made without data" in finding.message
+    assert "persistent=False" in finding.fix

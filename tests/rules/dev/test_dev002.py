@@ -80,3 +80,34 @@ F.ctc_loss(log_probs, torch.tensor([[1, 2], [1, 1]]), torch.tensor([8, 8]), torc
 
 def test_all_on_the_host_is_legal():
     silent("loss = F.cross_entropy(torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), weight=torch.ones(3))\n")
+
+
+def test_a_loss_in_a_partial():
+    source = """
+import functools
+
+def weighted(pred, target, w):
+    return ((pred - target) ** 2 * w).mean()
+
+w = torch.tensor([1.0, 2.0])
+loss_fn = functools.partial(weighted, w=w)
+loss_fn(torch.randn(3, 2, device="cuda"), torch.zeros(3, 2, device="cuda"))
+"""
+    finding = one(source, "DEV002")
+
+    assert names(finding) == ["w"]
+    assert f"line {line(source, 'functools.partial')}" in finding.message
+
+
+def test_a_target_given_to_a_loss_written_by_hand():
+    source = """
+def dice_loss(pred, target):
+    return 1 - 2 * (pred * target).sum() / (pred.sum() + target.sum())
+
+target = (torch.rand(8, 3) > 0.5).float()
+dice_loss(torch.rand(8, 3, device="cuda"), target)
+"""
+    finding = one(source, "DEV002")
+
+    assert names(finding) == ["target"]
+    assert f"line {line(source, 'target = ')}" in finding.message

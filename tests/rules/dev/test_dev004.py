@@ -102,3 +102,93 @@ net.cpu()
 )
 def test_legitimate_patterns_are_silent(source):
     silent(source)
+
+
+def test_what_hangs_on_the_class():
+    source = """
+class Net(nn.Module):
+    MEAN = torch.tensor([0.5, 0.4]).view(1, 2)
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.fc(x - self.MEAN)
+
+net = Net().to("cuda")
+net(torch.randn(4, 2, device="cuda"))
+"""
+    finding = one(source, "DEV004")
+
+    assert names(finding) == ["net.MEAN", "net"]
+    assert finding.site.line == line(source, "MEAN = ")
+    assert "class attribute" in finding.message
+    assert finding.fix.startswith('in __init__: self.register_buffer("MEAN"')
+
+
+def test_parameters_in_a_list():
+    source = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.weights = [nn.Parameter(torch.eye(4)) for _ in range(2)]
+
+    def forward(self, x):
+        return self.fc(x) @ self.weights[0]
+
+net = Net().to("cuda")
+net(torch.randn(4, 4, device="cuda"))
+"""
+    finding = one(source, "DEV004")
+
+    assert "net.weights[0] is on cpu" in finding.message
+    assert "an nn.Parameter in a plain container" in finding.message
+    assert finding.fix == "self.weights = nn.ParameterList(...)"
+
+
+def test_the_edit_for_a_closure_names_the_variable():
+    source = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        scale = torch.linspace(0.5, 1.5, 4)
+        self.act = lambda x: x.tanh() * scale
+
+    def forward(self, x):
+        return self.act(self.fc(x))
+
+net = Net().to("cuda")
+net(torch.randn(4, 4, device="cuda"))
+"""
+
+    assert one(source, "DEV004").fix == (
+        'self.register_buffer("scale", scale, persistent=False), and self.scale in the function'
+    )
+
+
+def test_a_part_is_named_by_its_way_from_the_model():
+    source = """
+class Position(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.zeros(8, 4)
+
+    def forward(self, x):
+        return x + self.table[: x.size(0)]
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.position, self.head = Position(), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.position(x))
+
+model = Model().to("cuda")
+model(torch.randn(3, 4, device="cuda"))
+"""
+
+    assert names(one(source, "DEV004")) == ["model.position.table", "model.position"]

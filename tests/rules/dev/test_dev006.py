@@ -106,3 +106,16 @@ def test_model_made_before_the_guard_is_silent():
         net(torch.ones(2, 4)).sum().backward()
 
     assert report.findings == []
+
+
+def test_a_computed_tensor_given_to_an_optimizer():
+    source = """
+z = torch.randn(1, 4, requires_grad=True).to("cuda")
+opt = torch.optim.Adam([z], lr=0.1)
+"""
+    finding = one(source, "DEV006")
+
+    assert finding.site.line == line(source, "Adam([z]")
+    assert names(finding) == ["z"]
+    assert f"It comes from line {line(source, 'z = torch')}" in finding.message
+    assert "Adam refuses it" in finding.message

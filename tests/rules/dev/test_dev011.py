@@ -36,3 +36,31 @@ def test_trace_made_where_it_runs_is_silent():
 
 def test_trace_without_a_device_in_it_is_silent():
     silent(TRACED.replace(" + torch.zeros(x.size(0), 1, device=x.device)", ""))
+
+
+EXPORTED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x) + torch.ones(x.size(0), 4, device=x.device)
+
+program = torch.export.export(Net(), (torch.randn(2, 4),))
+net = program.module()
+net.to("cuda")
+net(torch.randn(2, 4).to("cuda"))
+"""
+
+
+def test_an_exported_program_that_was_moved():
+    finding = one(EXPORTED, "DEV011")
+
+    assert finding.site.line == line(EXPORTED, 'net(torch.randn(2, 4).to("cuda"))')
+    assert names(finding) == ["net"]
+    assert "its graph holds cpu as a constant" in finding.message
+
+
+def test_an_exported_program_that_stays_where_it_was_exported():
+    silent(EXPORTED.replace('.to("cuda")', ""))

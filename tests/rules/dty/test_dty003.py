@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.findings import line, names, one, silent
+from tests.rules.findings import line, names, one, run, silent
 
 SCALE = """
 class Head(nn.Module):
@@ -74,3 +74,28 @@ loss.backward()
 )
 def test_legitimate_patterns_are_silent(source):
     silent(source)
+
+
+def test_two_buffers_of_numpy():
+    source = """
+import numpy
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.tensor(numpy.zeros(4)))
+        self.register_buffer("std", torch.tensor(numpy.ones(4)))
+
+    def forward(self, x):
+        return (self.fc(x) - self.mean) / self.std
+
+net = Net().to("cuda")
+net(torch.randn(2, 4, device="cuda")).sum().backward()
+"""
+    found = run(source).of("DTY003")
+
+    assert [(f.subjects[0].name, f.site.line) for f in found] == [
+        ("net.mean", line(source, '"mean"')),
+        ("net.std", line(source, '"std"')),
+    ]

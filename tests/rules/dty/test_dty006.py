@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.findings import line, names, one, silent
+from tests.rules.findings import line, names, one, run, silent
 
 TOO_EARLY = """
 net = nn.Linear(4, 1).to("cuda")
@@ -16,6 +16,8 @@ for _ in range(2):
     scaler.step(opt)
     scaler.update()
 """
+
+CLIP = "nn.utils.clip_grad_norm_(net.parameters(), 1.0)"
 
 
 def test_clipped_while_scaled():
@@ -88,4 +90,78 @@ for _ in range(3):
     ids=["accumulation", "two optimizers", "one scaled, one not", "switched off"],
 )
 def test_legitimate_patterns_are_silent(source):
+    silent(source)
+
+
+def test_stepped_without_the_scaler():
+    source = TOO_EARLY.replace("    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n", "").replace(
+        "    scaler.step(opt)\n    scaler.update()\n", "    opt.step()\n"
+    )
+    finding = one(source, "DTY006")
+
+    assert finding.site.line == line(source, "opt.step()")
+    assert names(finding) == ["net.weight", "opt"]
+    assert finding.fix == "scaler.step(opt) in place of opt.step(), then scaler.update()"
+
+
+def test_clamped_by_hand():
+    source = TOO_EARLY.replace(CLIP, "net.weight.grad.data.clamp_(-1, 1)")
+    finding = one(source, "DTY006")
+
+    assert finding.site.line == line(source, "clamp_")
+    assert names(finding) == ["net.weight"]
+    assert finding.fix == "scaler.unscale_(opt) before .clamp_()"
+
+
+def test_measured_by_hand_is_advice():
+    finding = one(TOO_EARLY.replace(CLIP, "net.weight.grad.norm()"), "DTY006")
+
+    assert finding.severity.name == "ADVICE"
+    assert "as many times too large" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "    scaler.step(opt)\n",
+            "    scaler.unscale_(opt)\n    scaler.unscale_(opt)\n",
+            "was unscaled already in line",
+        ),
+        ("    scaler.update()\n", "", "the scaler has stepped opt already in line"),
+        ("    scaler.update()\n", "    scaler.unscale_(opt)\n", "the scaler has stepped opt already in line"),
+        ("scale(loss)", "scale(loss.detach().requires_grad_())", "no parameter of opt has a gradient"),
+        ("scaler.scale(loss)", "loss", "no loss was scaled before it"),
+    ],
+    ids=["unscaled twice", "never updated", "unscaled after the step", "nothing to unscale", "never scaled"],
+)
+def test_a_scaler_called_out_of_order(old, new, said):
+    source = TOO_EARLY.replace("    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n", "").replace(old, new)
+    finding = one(source, "DTY006", may_raise=(RuntimeError, AssertionError))
+
+    assert said in finding.message
+    assert "opt" in finding.message or said.startswith("no loss")
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "nn.utils.clip_grad_norm_(net.parameters(), 1.0 * scaler.get_scale())",
+        "norm = net.weight.grad.norm() / scaler.get_scale()",
+        "[p.grad.mul_(1 / 65536) for p in net.parameters()]; nn.utils.clip_grad_norm_(net.parameters(), 1.0)",
+    ],
+    ids=["scale in the limit", "norm divided by the scale", "unscaled by hand"],
+)
+def test_programs_that_know_of_the_scale_are_silent(between):
+    report = run(TOO_EARLY.replace(CLIP, between))
+
+    assert report.of("DTY006") == []
+
+
+def test_unscaled_and_stepped_by_hand_is_silent():
+    source = TOO_EARLY.replace(
+        CLIP,
+        "torch._foreach_div_([p.grad for p in net.parameters()], 65536)",
+    ).replace("    scaler.step(opt)\n    scaler.update()\n", "    opt.step()\n")
+
     silent(source)

@@ -53,3 +53,22 @@ def test_with_a_scaler_is_silent():
 
 def test_loss_of_zero_is_silent():
     silent(UNDERFLOW.replace("1e-9", "0.0"))
+
+
+def test_the_scaled_loss_is_thrown_away():
+    source = """
+net = nn.Linear(4, 1).to("cuda")
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = net(torch.randn(8, 4, device="cuda")).pow(2).mean()
+scaler.scale(loss)
+loss.backward()
+scaler.step(opt)
+scaler.update()
+"""
+    finding = one(source, "DTY009")
+
+    assert finding.site.line == line(source, "loss.backward()")
+    assert finding.severity.name == "WARNING"
+    assert finding.fix == "scaler.scale(loss).backward()"

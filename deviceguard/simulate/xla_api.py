@@ -86,6 +86,7 @@ def install(patches: Patches, books: DeviceMemory, collected: LazyGraph) -> None
     sys.meta_path.insert(place, finder)
     patches.on_undo(lambda: sys.meta_path.remove(finder))
     patches.on_undo(importlib.invalidate_caches)
+    importlib.import_module(f"{PACKAGE}.core.xla_model")  # so that whoever waits for it finds it, whatever is imported
 
 
 def _forget() -> None:

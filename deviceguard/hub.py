@@ -14,6 +14,7 @@ from deviceguard.backends.simulated import running_simulation
 from deviceguard.busy import BUSY
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import Event, ModuleCalled
+from deviceguard.simulate.attribution import ATTRIBUTION
 from deviceguard.steps import Steps
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Hub:
     def enter(self, session: Session) -> None:
         """Open a session and install what it needs."""
         with self._lock:
+            if not self._sessions:
+                ATTRIBUTION.install()
             self._sessions.append(session)
             self._adjust()
         after_import(self._adapt)
@@ -56,6 +59,8 @@ class Hub:
         with self._lock:
             if session in self._sessions:
                 self._sessions.remove(session)
+                if not self._sessions:
+                    ATTRIBUTION.uninstall()
             self._adjust()
 
     def emit(self, event: Event) -> None:

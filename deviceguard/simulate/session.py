@@ -16,6 +16,7 @@ import torch.utils.data
 
 from deviceguard.simulate import (
     accelerator_api,
+    attribution,
     autocast,
     backward,
     compiling,
@@ -140,4 +141,6 @@ def _install(patches: Patches, mode: SimulationMode, books: DeviceMemory, spec: 
     compiling.install(patches)
     optimizers.install(patches)
     parallel.install(patches)
+    attribution.ATTRIBUTION.install()
+    patches.on_undo(attribution.ATTRIBUTION.uninstall)
     patches.set_item(os.environ, ENVIRONMENT_VARIABLE, str(spec))

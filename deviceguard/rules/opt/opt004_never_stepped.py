@@ -41,6 +41,7 @@ class _Idle:
         scheduled: times its scheduler stepped.
         changed: True once its parameters change by another hand.
         scaled: True when a GradScaler handles it, which may skip steps.
+        apart: identities of the optimizers that step and hold none of its parameters.
     """
 
     subject: Subject
@@ -51,6 +52,7 @@ class _Idle:
     scheduled: int = 0
     changed: bool = False
     scaled: bool = False
+    apart: set[int] = dataclasses.field(default_factory=set)
 
 
 class NeverStepped(Rule):
@@ -80,8 +82,9 @@ class NeverStepped(Rule):
             optimizer.step()
 
     When it stays silent:
-        When the parameters change in another way (hand-written updates), when a ``GradScaler`` skips the steps, when
-        the gradients are only looked at (attacks, saliency), for optimizers that nothing else is done with.
+        When the parameters change in another way (hand-written updates, the inner optimizer of a wrapper), when a
+        ``GradScaler`` skips the steps, when the gradients are only looked at (attacks, saliency), for optimizers that
+        nothing else is done with.
 
     Repair:
         None by itself.
@@ -140,6 +143,9 @@ class NeverStepped(Rule):
         idle = self._idle.pop(event.optimizer, None) if self._idle else None
         if idle is not None:
             self._kept.pop(id(idle), None)
+        for other, waiting in self._idle.items():
+            if not waiting.changed and id(event.optimizer) not in waiting.apart:
+                _compare(other, waiting, event.optimizer)
 
     @on(RunEnded)
     def end(self, event: RunEnded) -> Iterator[Finding]:
@@ -172,6 +178,15 @@ class NeverStepped(Rule):
             count=idle.backwards,
             key=name,
         )
+
+
+def _compare(optimizer: Optimizer, idle: _Idle, stepped: Optimizer) -> None:
+    """Another optimizer trains the same parameters: a wrapper's inner one, whose fused kernels change no version."""
+    held = {id(p) for p in parameters_of(stepped)}
+    if any(id(p) in held for p in parameters_of(optimizer)):
+        idle.changed = True
+    else:
+        idle.apart.add(id(stepped))
 
 
 def _handled_by_scalers() -> set[int]:

@@ -213,6 +213,11 @@ def _refusal(name: str) -> Callable[..., Any]:
     return refused
 
 
+def _refused_class(name: str) -> type:
+    """A class that cannot be made an object of, but stands in annotations and ``isinstance``."""
+    return type(name.rpartition(".")[2], (), {"__init__": _refusal(name), "__module__": "torch.cuda"})
+
+
 def install(patches: Patches, memory: DeviceMemory) -> None:
     """Replace what is public in ``torch.cuda``."""
     answers = _answers(memory) | cuda_memory.answers(memory) | random_state.answers()
@@ -227,8 +232,8 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
             continue
         patches.set(torch.cuda, name, _refusal(f"torch.cuda.{name}"))
     patches.set(torch.cuda, "_initialized", True)
-    patches.set(torch.cuda, "CUDAGraph", _refusal("torch.cuda.CUDAGraph"))
-    patches.set(torch.cuda, "graph", _refusal("torch.cuda.graph"))
+    for name in ("CUDAGraph", "graph"):
+        patches.set(torch.cuda, name, _refused_class(f"torch.cuda.{name}"))
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         patches.set_existing(torch.cuda.nvtx, name, _nothing)
     patches.set_existing(torch.cuda.nvtx, "range", _null)

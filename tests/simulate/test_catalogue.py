@@ -8,13 +8,14 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from deviceguard.simulate import simulate
+from tests.simulate import two_devices
 
 pytest.importorskip("expecttest")
 op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
 module_db = pytest.importorskip("torch.testing._internal.common_modules").module_db
 optim_db = pytest.importorskip("torch.testing._internal.common_optimizers").optim_db
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.catalogue, pytest.mark.filterwarnings("ignore")]
 
 #: Operations that differ, and why.
 DIFFERENCES = {
@@ -26,6 +27,30 @@ DIFFERENCES = {
 }
 #: Operations whose result is uninitialised memory.
 UNINITIALISED = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
+
+
+#: Operations that take operands on several devices, of which none is 0-dim, and why.
+TAKES_TWO_DEVICES = {
+    "__getitem__": "host index tensors",
+    "as_strided_scatter": "copies the source",
+    "broadcast_tensors": "looks at shapes",
+    "diagonal_scatter": "copies the source",
+    "diff": "of order 0 it looks at the first operand only",
+    "expand_as": "looks at the shape",
+    "index_put": "host index tensors",
+    "nn.functional.ctc_loss": "targets and lengths may be on the host",
+    "reshape_as": "looks at the shape",
+    "resize_as_": "looks at the shape",
+    "select_scatter": "copies the source",
+    "slice_scatter": "copies the source",
+    "tensor_split": "host indices",
+    "to": "crosses",
+    "view_as": "looks at the shape",
+}
+
+
+def name_of(op):
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
 def tensors(value):
@@ -73,12 +98,11 @@ def samples_of(op):
     return list(op.sample_inputs("cpu", dtype, requires_grad=wants))[:3]
 
 
-@pytest.mark.parametrize("op", op_db, ids=lambda op: op.name + op.variant_test_name)
+@pytest.mark.parametrize("op", op_db, ids=name_of)
 def test_operation(op):
-    """Bit-equal results and gradients, all on the device."""
-    name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
-    if op.name in UNINITIALISED or op.name in DIFFERENCES or name in DIFFERENCES:
-        pytest.skip(DIFFERENCES.get(op.name, DIFFERENCES.get(name, "uninitialised")))
+    """Bit-equal results and gradients: all on the device for a call on the device, none for a call on the host."""
+    if op.name in UNINITIALISED or name_of(op) in DIFFERENCES:
+        pytest.skip(DIFFERENCES.get(name_of(op), "uninitialised"))
     for sample in samples_of(op):
         try:
             plain = run(op, sample, "cpu")
@@ -88,7 +112,23 @@ def test_operation(op):
             found = run(op, sample, "cuda")
             assert all(tensor.is_cuda for tensor in found)
             host = [tensor.cpu() for tensor in found]
+            beside = run(op, sample, "cpu")
+            assert not any(tensor.is_cuda for tensor in beside)
         assert same(plain, host)
+        assert same(plain, beside)
+
+
+@pytest.mark.parametrize("op", op_db, ids=name_of)
+def test_operands_on_two_devices(op):
+    """Refused, unless the table says that the operation takes what it is given; 0-dim tensors are another row."""
+    with simulate("cuda:2"):
+        for number, sample in enumerate(two_devices.samples(op)):
+            leaves = tensors((sample.input, sample.args, sample.kwargs))
+            if any(leaf.dim() == 0 for leaf in leaves):
+                continue
+            for call, found in two_devices.placements(op, number, sample):
+                if "rest on" in call and not two_devices.refused(found):
+                    assert name_of(op) in TAKES_TWO_DEVICES, f"{call}: {found}"
 
 
 @pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)

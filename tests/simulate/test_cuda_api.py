@@ -79,3 +79,12 @@ def test_random_numbers_are_those_of_the_host():
     first = torch.rand(2, device="cuda")
     torch.cuda.set_rng_state(state)
     assert torch.equal(first.cpu(), torch.rand(2, device="cuda").cpu())
+
+
+def test_graphs_are_refused_but_can_be_named():
+    """Libraries write ``torch.cuda.CUDAGraph | None`` at import."""
+    assert (torch.cuda.CUDAGraph | None) is not None
+    assert not isinstance(None, torch.cuda.CUDAGraph)
+    for make in (torch.cuda.CUDAGraph, lambda: torch.cuda.graph(None)):
+        with pytest.raises(NotSimulatedError, match="is not simulated"):
+            make()

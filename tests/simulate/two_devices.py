@@ -13,6 +13,7 @@ import copy  # noqa: F401 - used by the recorded calls
 import json
 import os
 import pickle  # noqa: F401 - used by the recorded calls
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -109,11 +110,16 @@ def sweep(left_out: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     for op in op_db:
         if op.name in left_out:
             continue
-        for number, sample in enumerate(_samples(op)):
-            yield from _placements(op, number, sample)
+        for number, sample in enumerate(samples(op)):
+            yield from placements(op, number, sample)
 
 
-def _samples(op: Any) -> list[Any]:
+def refused(found: str) -> bool:
+    """Whether what became of a call is an error."""
+    return re.match(r"\w*(Error|Exception): ", found) is not None
+
+
+def samples(op: Any) -> list[Any]:
     """The first two samples with several tensors."""
     dtype = next(
         (kind for kind in (torch.float32, torch.int64, torch.bool, torch.complex64) if kind in op.dtypes), None
@@ -136,7 +142,8 @@ def _samples(op: Any) -> list[Any]:
     return chosen
 
 
-def _placements(op: Any, number: int, sample: Any) -> Iterator[tuple[str, str]]:
+def placements(op: Any, number: int, sample: Any) -> Iterator[tuple[str, str]]:
+    """A sample with everything on the device, with each operand alone elsewhere, and with ``out`` alone elsewhere."""
     name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
     leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
     positions = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]

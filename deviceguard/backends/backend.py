@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from deviceguard.backends.sync_reports import SyncReports
 from deviceguard.backends.tracing import Tracing
 
 
@@ -19,6 +20,7 @@ class Backend:
         has_figures: True where memory and load read from the device are those of real hardware.
         traced: True where operations are collected into a graph that a step marker executes.
         tracing: what a backend that traces tells of its graphs; None for others.
+        reports: how it is told to report calls that make the host wait; None where it cannot.
     """
 
     name: ClassVar[str]
@@ -28,6 +30,7 @@ class Backend:
     has_figures: ClassVar[bool] = True
     traced: ClassVar[bool] = False
     tracing: ClassVar[Tracing | None] = None
+    reports: ClassVar[SyncReports | None] = None
 
     def owns(self, device_type: str) -> bool:
         """True when this backend speaks for devices of the type."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from deviceguard.backends.backend import Backend
+from deviceguard.backends.sync_reports import CudaSyncReports, SyncReports
 
 
 class CudaBackend(Backend):
     """Real CUDA devices of this process."""
 
     name = "cuda"
+    reports: ClassVar[SyncReports | None] = CudaSyncReports()
 
     def owns(self, device_type: str) -> bool:  # noqa: D102
         return device_type == "cuda"

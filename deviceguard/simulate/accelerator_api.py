@@ -48,6 +48,7 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
     def reserved(device: Any = None) -> int:
         return memory.usage(index_of(device)).reserved
 
+    patches.set(torch.Tensor, "record_stream", streams.record_stream)
     answers = {
         "is_available": lambda: running().count() > 0,
         "device_count": lambda: running().count(),

@@ -167,3 +167,7 @@ def set_stream(stream: Any) -> None:
 def stream_context(stream: Any) -> StreamContext:
     """``torch.cuda.stream``."""
     return StreamContext(stream)
+
+
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """``Tensor.record_stream``: no memory is given back too early where work runs in order already."""

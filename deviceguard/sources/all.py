@@ -18,6 +18,7 @@ from deviceguard.sources.modules import ModuleCalls
 from deviceguard.sources.optimizers import Optimizers
 from deviceguard.sources.parallel import Parallel
 from deviceguard.sources.refused_calls import RefusedCalls
+from deviceguard.sources.reported_syncs import ReportedSyncs
 from deviceguard.sources.schedulers import Schedulers
 from deviceguard.sources.source import Source
 from deviceguard.sources.step_markers import StepMarkers
@@ -40,6 +41,7 @@ SOURCES: tuple[type[Source], ...] = (
     AcceptedMixes,
     Loaders,
     Synchronisation,
+    ReportedSyncs,
     Clocks,
     RefusedCalls,
     Calls,

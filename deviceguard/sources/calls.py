@@ -32,6 +32,7 @@ from deviceguard.events import (
     Uploaded,
 )
 from deviceguard.sources import blends, gradient_calls, integer_writes, sync_table, unsettled
+from deviceguard.sources.covering import COVER
 from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.losses import LOSSES, operands_of
 from deviceguard.sources.modes import take_out, take_out_of
@@ -118,8 +119,9 @@ class Calls(Source):
 
         def handle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             events = _asked(before, args, kwargs) if before is not None else []
+            is_told = bool(events) or after is not None
             start = perf_counter()
-            output = function(*args, **kwargs)
+            output = COVER.run(function, args, kwargs) if is_told else function(*args, **kwargs)
             seconds = perf_counter() - start
             if after is not None:
                 events = events + _asked(after, args, kwargs, output)
@@ -138,7 +140,7 @@ class Calls(Source):
             if not events:
                 return function(*args, **kwargs)
             start = perf_counter()
-            output = function(*args, **kwargs)
+            output = COVER.run(function, args, kwargs)
             self._emit_all(events, perf_counter() - start)
             return output
 

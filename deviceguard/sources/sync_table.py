@@ -30,6 +30,8 @@ _VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split("."
 
 _WAITS_OF_A_PRINT = 8
 """In the middle of the 2 to 13 that were measured; how many they are depends on the values."""
+_LONGEST_FUSED_SLICE = 2048
+"""Elements along the dimension up to which ``mode`` runs in one kernel."""
 
 # The kinds of row
 
@@ -225,6 +227,12 @@ def _many_elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(tests.numel() >= 10.0 * elements.numel() ** 0.145)
 
 
+def _long_slices(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """The path of ``mode`` that sorts each slice by itself."""
+    tensor, dim = args[0], _argument(args, kwargs, 1, "dim", -1)
+    return isinstance(tensor, Tensor) and tensor.dim() > 0 and tensor.shape[dim] > _LONGEST_FUSED_SLICE
+
+
 def _uncoalesced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     first = args[0]
     return isinstance(first, Tensor) and first.layout is torch.sparse_coo and not first.is_coalesced()
@@ -289,7 +297,7 @@ def before() -> dict[Any, Before]:
     add(_both("repeat_interleave"), _reads_if(_repeats, "repeat_interleave()", "shape", instead=repeat, waits=2))
     add([F.one_hot], _one_hot)
     add(_both("isin"), _reads_if(_many_elements, "torch.isin()", "shape", instead="compare by broadcasting"))
-    add(_both("mode"), _reads("mode()", "shape", avoidable=False))
+    add(_both("mode"), _reads_if(_long_slices, "mode()", "shape", avoidable=False))
     add(_both("corrcoef", "cov"), _reads("cov()", "check", instead="centre and matmul by hand"))
     add([Tensor.coalesce], _reads_if(_uncoalesced, "coalesce()", "shape", avoidable=False))
     add(_named(torch.sparse, "mm", "sum", "softmax"), _reads_if(_uncoalesced, "torch.sparse", "shape", avoidable=False))

@@ -10,6 +10,7 @@ import torch
 
 from deviceguard.backends.blocking import Wait, all_waits
 from deviceguard.events import CacheEmptied, Event, Synchronized
+from deviceguard.sources.covering import COVER
 from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.patching import Depth, Patches
 from deviceguard.sources.source import Emit, Source
@@ -46,7 +47,7 @@ class Synchronisation(Source):
                 return original(*args, **kwargs)
             start = perf_counter()
             with self._depth as depth:
-                result = original(*args, **kwargs)
+                result = COVER.run(original, args, kwargs)
             if depth == 1:
                 self._note(wait, result, perf_counter() - start, kwargs)
             return result

@@ -69,12 +69,18 @@ def crossed(call: str, source: torch.Tensor, target: torch.Tensor, no_wait: bool
 def _uploaded(call: str, source: torch.Tensor, target: torch.Tensor, no_wait: bool) -> list[Event]:
     pinned = source.is_pinned()
     found: list[Event] = [Uploaded(call, "move", source, target, nbytes(source), pinned, no_wait)]
-    if no_wait and pinned:
+    if no_wait and pinned and _is_dense(source):
         QUEUE.queue(source, "upload")
         found.append(CopyQueued("upload", source, call))
     elif source.numel():
         QUEUE.settle()
     return found
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """True for a tensor that is copied as it lies; one with gaps goes through pageable memory, pinned or not."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.numel() == 0 or last + 1 == tensor.numel()
 
 
 def _downloaded(call: str, source: torch.Tensor, target: torch.Tensor, no_wait: bool) -> list[Event]:

@@ -45,6 +45,7 @@ class _Kept:
         ever: the same over the whole run.
         raw_used: evaluations and saves of the raw model since the last update.
         raw_first: True when the raw model was evaluated before the average was.
+        named: True when the user's code has a name for it; False for one that a framework's handler keeps to itself.
     """
 
     subject: Subject
@@ -56,6 +57,7 @@ class _Kept:
     ever: int = 0
     raw_used: int = 0
     raw_first: bool = False
+    named: bool = True
 
 
 class UnusedAverage(Rule):
@@ -98,7 +100,7 @@ class UnusedAverage(Rule):
 
     When it stays silent:
         When the average is run, saved, or its state is read. Where the raw model is merely evaluated first and more
-        often, it is advice.
+        often, or where a framework's handler keeps the average to itself, it is advice.
 
     Repair:
         None by itself.
@@ -145,6 +147,7 @@ class UnusedAverage(Rule):
         if known is None:
             subjects = self.context.subjects
             known = _Kept(subjects.model(average), subjects.model(source), _memory(average), _memory(source))
+            known.named = known.subject.name != type(average).__name__
             self._kept[average] = known
             self._all = [*self._all[-50:], known]
         known.updates = updates or known.updates + 1
@@ -182,7 +185,8 @@ class UnusedAverage(Rule):
             if known.updates < ENOUGH or not known.raw_used:
                 continue
             if not known.ever:
-                yield self._finding(known, self.severity, "never run or saved")
+                severity = self.severity if known.named else Severity.ADVICE
+                yield self._finding(known, severity, "never run or saved")
             elif known.raw_first and known.raw_used > known.used:
                 yield self._finding(known, Severity.ADVICE, f"run only after {known.raw.name} was evaluated")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from deviceguard.context import Context
-from deviceguard.events import HostRead, ModuleCalled
+from deviceguard.events import BackwardStarted, HostRead, ModuleCalled
 from deviceguard.findings import Severity
 from deviceguard.naming.attribution import Charge
 from deviceguard.rules.rule import on
@@ -50,9 +50,9 @@ class ScalarReadback(HostReadRule):
 
     When it stays silent:
         For tensors on the host; for reads every N steps, at the end of an epoch and in evaluation loops; for the choice
-        made from a single sample without gradients, which the host needs (an action, the next word); for what
-        optimizers, ``GradScaler`` and loaders read by themselves; on hosts without an accelerator. What another
-        library reads inside its own call is advice.
+        made from a single sample, which the host needs (an action, the next word), without gradients or within an
+        episode that is learned from as a whole; for what optimizers, ``GradScaler`` and loaders read by themselves; on
+        hosts without an accelerator. What another library reads inside its own call is advice.
 
     Repair:
         None: what the number is used for is the program's own business.
@@ -72,12 +72,25 @@ class ScalarReadback(HostReadRule):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._acting = False
+        self._calls = 0
+        self._is_episodic = False
 
     @on(ModuleCalled)
     def called(self, event: ModuleCalled) -> None:
-        """A single sample without gradients: a policy asked for an action, a model for its next word."""
+        """A single sample: a policy asked for an action, a model for its next word.
+
+        With gradients too, where several such calls come before one backward: a policy that learns from an episode.
+        """
         if event.is_root:
-            self._acting = not _records_gradients() and _first_size(event) == 1
+            single = _is_single(event)
+            self._calls += single
+            self._is_episodic = self._is_episodic or self._calls > 1
+            self._acting = single and (self._is_episodic or not _records_gradients())
+
+    @on(BackwardStarted)
+    def learned(self, event: BackwardStarted) -> None:
+        """The calls so far have been learned from."""
+        self._calls = 0
 
     def concerns(self, event: HostRead, charged: Charge) -> bool:  # noqa: D102
         return not self._acting or event.tensor.is_floating_point()
@@ -101,7 +114,10 @@ def _records_gradients() -> bool:
     return torch.is_grad_enabled()
 
 
-def _first_size(event: ModuleCalled) -> int | None:
-    """The batch size of a call whose first argument is a tensor."""
-    shape = getattr(event.args[0], "shape", None) if event.args else None
-    return int(shape[0]) if shape is not None and len(shape) > 1 else None
+def _is_single(event: ModuleCalled) -> bool:
+    """True for a call whose first argument is one sample: a batch of one, or numbers without a batch dimension."""
+    given = event.args[0] if event.args else None
+    shape = getattr(given, "shape", None)
+    if shape is None or given is None:
+        return False
+    return int(shape[0]) == 1 if len(shape) > 1 else len(shape) == 1 and bool(given.is_floating_point())

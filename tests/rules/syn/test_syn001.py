@@ -185,3 +185,33 @@ def test_metric_without_gradients_is_not():
         ),
         "SYN001",
     )
+
+
+EPISODES = """
+    import torch
+    from torch import nn
+
+    policy = nn.Linear(4, 2).to("cuda")
+    optimizer = torch.optim.Adam(policy.parameters())
+    for episode in range(8):
+        state, logs = torch.randn(4), []
+        for _ in range(4):
+            chances = policy(state.to("cuda")).log_softmax(-1)
+            action = torch.multinomial(chances.detach().exp(), 1)
+            logs.append(chances.gather(0, action))
+            state = state + 0.1 * action.item()
+        loss = -torch.cat(logs).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_actions_of_an_episode_that_is_learned_from_are_silent():
+    quiet(EPISODES, "SYN001")
+
+
+def test_the_loss_of_such_an_episode_is_not():
+    source = EPISODES.replace("        optimizer.step()", "        optimizer.step()\n        print(loss.item())")
+
+    assert found(source, "SYN001").subjects[0].name == "loss"

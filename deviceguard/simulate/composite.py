@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from deviceguard.simulate import refusals
-from deviceguard.simulate.labels import device_of, tensors_in
+from deviceguard.simulate.labels import device_of, label_tree, tensors_in
 from deviceguard.simulate.placement_words import refuse_argument, text_of
+from deviceguard.simulate.state import running
 
 if TYPE_CHECKING:
     from deviceguard.simulate.mode import Call, SimulationMode, Special
@@ -112,12 +113,60 @@ def matrix_rank(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) 
     return mode.call(func, args, kwargs)
 
 
-def rms_norm(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
-    """``rms_norm``: one kernel on the device, several on the host."""
-    (_, home), *others = _places(args, kwargs, "input", "normalized_shape", "weight")
-    for name, found in others:
-        if found != home:
-            refuse_argument(name, found, home, "__fused_rms_norm")
+def attention(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``scaled_dot_product_attention``: compares its three inputs, then its kernel the mask."""
+    named = {**dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)), **kwargs}
+    query, key, value = (device_of(named[name]) for name in ("query", "key", "value"))
+    if not query == key == value:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same device type, but got query.device: "
+            f"{text_of(query)} key.device: {text_of(key)} and value.device: {text_of(value)} instead."
+        )
+    mask = named.get("attn_mask")
+    if running().type == "cuda" and isinstance(mask, Tensor) and (found := device_of(mask)) != query:
+        refuse_argument("attn_bias", found, query, "__scaled_dot_product_efficient_attention")
+    return mode.call(func, args, kwargs)
+
+
+def meshgrid(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``meshgrid`` and ``cartesian_prod``."""
+    if len({device_of(tensor) for tensor in tensors_in(args)}) > 1:
+        raise RuntimeError("meshgrid expects all tensors to have the same device")
+    return mode.call(func, args, kwargs)
+
+
+def block_diag(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``block_diag``."""
+    places = [device_of(tensor) for tensor in tensors_in(args)]
+    for position, place in enumerate(places):
+        if place != places[0]:
+            raise RuntimeError(
+                "torch.block_diag: input tensors must all be on the same device. Input 0 is on device "
+                f"{text_of(places[0])} and input {position} is on device {text_of(place)}"
+            )
+    return mode.call(func, args, kwargs)
+
+
+def quantile(mode: SimulationMode, func: Any, args: _Args, kwargs: _Kwargs) -> Any:
+    """``quantile`` and ``nanquantile``."""
+    q = args[1] if len(args) > 1 else kwargs.get("q")
+    if isinstance(q, Tensor) and device_of(q) != device_of(args[0]):
+        raise RuntimeError("quantile() q tensor must be on the same device as the input tensor")
+    return mode.call(func, args, kwargs)
+
+
+def tensor_split(mode: SimulationMode, func: Call, args: _Args, kwargs: _Kwargs) -> Any:
+    """``tensor_split``: reads its indices on the host."""
+    indices = args[1] if len(args) > 1 else kwargs.get("tensor_indices_or_sections")
+    if isinstance(indices, Tensor):
+        if (found := device_of(indices)) is not None:
+            raise RuntimeError(
+                f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {text_of(found)}"
+            )
+        result = func(*args, **kwargs)
+        if (home := device_of(args[0])) is not None:
+            label_tree(result, home, mode.memory)
+        return result
     return mode.call(func, args, kwargs)
 
 
@@ -165,6 +214,14 @@ def handlers() -> dict[Any, Special]:
         functions.stft: windowed,
         functions.istft: windowed,
         torch.gradient: gradient,
+        torch.nn.functional.scaled_dot_product_attention: attention,
+        torch.functional.meshgrid: meshgrid,
+        torch.functional.cartesian_prod: meshgrid,
+        torch.functional.block_diag: block_diag,
+        torch.tensor_split: tensor_split,
+        torch.Tensor.tensor_split: tensor_split,
+        torch.Tensor.quantile: quantile,
+        torch.Tensor.nanquantile: quantile,
         torch.linalg.multi_dot: _with_out(_OUT_WORDS["multi_dot"], multi_dot),
         torch.take_along_dim: take_along_dim,
         torch.Tensor.take_along_dim: take_along_dim,
@@ -176,9 +233,8 @@ def handlers() -> dict[Any, Special]:
         torch.diff: _with_out("expected device {home} but found {out}"),
         torch.dot: _with_out(_OUT_WORDS["dot"], refusals.product),
         torch.vdot: _with_out(_OUT_WORDS["vdot"], refusals.product),
-        torch.quantile: _with_out(_OUT_WORDS["quantile"], refusals.quantile),
-        torch.nanquantile: _with_out(_OUT_WORDS["quantile"], refusals.quantile),
+        torch.quantile: _with_out(_OUT_WORDS["quantile"], quantile),
+        torch.nanquantile: _with_out(_OUT_WORDS["quantile"], quantile),
         torch.slice_scatter: _with_out(_OUT_WORDS["slice_scatter"]),
         torch.functional.tensordot: _with_out(_OUT_WORDS["tensordot"]),
-        torch.rms_norm: rms_norm,
     }

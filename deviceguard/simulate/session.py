@@ -126,7 +126,7 @@ def _xla(patches: Patches, books: DeviceMemory, table: dict[Any, Special]) -> Si
     graph = LazyGraph()
     xla_api.install(patches, books, graph)
     mode = LazyMode(books, graph)
-    mode.special.update(with_graph(table))
+    mode.special.update(with_graph(table | composite.handlers()))
     return mode
 
 

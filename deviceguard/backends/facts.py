@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 UNKNOWN_MEMORY = 8 << 30
 """Bytes assumed where a device does not say."""
 
+_FIRST_WITH_TENSOR_CORES = 7
+"""The first major capability with matrix units at all (Volta)."""
 _FIRST_WITH_TENSOR_CORES_FOR_TF32 = (8, 0)
 
 
@@ -25,6 +27,19 @@ def is_faster_with_short_numbers(device: torch.device) -> bool:
     properties = _properties(device)
     capability = (getattr(properties, "major", 0), getattr(properties, "minor", 0))
     return capability >= _FIRST_WITH_TENSOR_CORES_FOR_TF32
+
+
+def has_matrix_units(device: torch.device) -> bool:
+    """False for a device known to be of a generation without matrix units; True where that is not known."""
+    properties = _properties(device)
+    major = getattr(properties, "major", 0)
+    return not 0 < major < _FIRST_WITH_TENSOR_CORES
+
+
+def uuid_of(device: torch.device) -> str | None:
+    """The identity of a device as its driver writes it (``GPU-...``); None where it does not say."""
+    found = getattr(_properties(device), "uuid", None)
+    return f"GPU-{found}" if found else None
 
 
 def may_shorten_matrix_work() -> bool:

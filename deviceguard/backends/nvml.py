@@ -27,15 +27,22 @@ class Load:
     clock: float
 
 
-def look(index: int = 0) -> Load | None:
-    """The load of a device now; None without the library, the driver or the device."""
+def look(index: int = 0, uuid: str | None = None) -> Load | None:
+    """The load of a device now; None without the library, the driver or the device.
+
+    Args:
+        index: its number for NVML, which counts all devices of the machine.
+        uuid: its identity, which holds too where the program sees only some of them (``CUDA_VISIBLE_DEVICES``).
+    """
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
     except Exception:
         return None
     try:
-        return _look(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+        by_uuid = uuid is not None and hasattr(nvml, "nvmlDeviceGetHandleByUUID")
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid) if by_uuid else nvml.nvmlDeviceGetHandleByIndex(index)
+        return _look(nvml, handle)
     except Exception:
         return None
     finally:

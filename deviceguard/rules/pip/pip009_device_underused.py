@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
 from deviceguard.backends import nvml
 from deviceguard.backends.devices import backend_of
-from deviceguard.backends.facts import peak_memory, total_memory
+from deviceguard.backends.facts import has_matrix_units, peak_memory, total_memory, uuid_of
 from deviceguard.events import OptimizerStepped, RunEnded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.frames import spot_of, user_frame, with_source
@@ -26,15 +26,16 @@ _PERIOD = 5.0
 _MANY_STEPS = 50
 _LITTLE_MEMORY = 0.05
 _IDLE = 0.4
+_SLOW_CLOCK = 0.6
 _MOST_LOOKS = 1000
 
 
 class DeviceUnderused(Rule):
-    """The device is mostly idle, mostly empty, or shared.
+    """The device is mostly idle, mostly empty, shared, throttled, or of an old generation.
 
     What it does:
         Looks at the device every few seconds through NVML, where ``nvidia-ml-py`` is installed: how busy it is, how
-        full, and whether other processes run on it. Without NVML it compares the memory this process used with what
+        full, how fast its clock runs, which model it is, and whether other processes run on it. Without NVML it compares the memory this process used with what
         there is.
 
     Why it hurts:
@@ -95,7 +96,7 @@ class DeviceUnderused(Rule):
         if self._device is None or self._steps < 2 or perf_counter() < self._next or len(self._loads) >= _MOST_LOOKS:
             return
         self._next = perf_counter() + _PERIOD
-        load = nvml.look(self._device.index or 0)
+        load = nvml.look(self._device.index or 0, uuid_of(self._device))
         if load is not None:
             self._loads.append(load)
             self.context.times.loads.append(load.utilisation)
@@ -130,6 +131,22 @@ class DeviceUnderused(Rule):
                 "shared",
                 [("others", float(others))],
             )
+        clock = statistics.median(load.clock for load in self._loads)
+        if busy >= _IDLE and clock < _SLOW_CLOCK:
+            yield self._told(
+                f"{self._device} ({name}) runs at {clock:.0%} of its fastest clock while it is busy: it is throttled by "
+                "heat or by a power limit.",
+                "see nvidia-smi -q -d PERFORMANCE for the reason",
+                "clock",
+                [("clock", clock)],
+            )
+        if self._device is not None and not has_matrix_units(self._device):
+            yield self._told(
+                f"{self._device} ({name}) is of a generation without matrix units: float16 and bfloat16 are no faster "
+                "on it than float32.",
+                "expect several times the speed from a newer device, for the same script",
+                "model",
+            )
         if busy < _IDLE:
             yield self._told(
                 f"{self._device} ({name}) was busy for {busy:.0%} of the time, the median of {len(self._loads)} looks.",
@@ -138,7 +155,7 @@ class DeviceUnderused(Rule):
                 [("utilisation", busy)],
             )
 
-    def _told(self, message: str, fix: str, key: str, cost: list[tuple[str, float]]) -> Finding:
+    def _told(self, message: str, fix: str, key: str, cost: Sequence[tuple[str, float]] = ()) -> Finding:
         return self.finding(message, fix, site=with_source(self._site), key=key, cost=cost)
 
 

@@ -39,7 +39,7 @@ def test_short_run_is_silent():
 
 def test_idle_and_shared(monkeypatch):
     load = nvml.Load("H100", utilisation=0.1, memory=0.9, others=2, clock=1.0)
-    monkeypatch.setattr(nvml, "look", lambda index: load)
+    monkeypatch.setattr(nvml, "look", lambda index, uuid: load)
     messages = [finding.message for finding in run_script(LONG).of("PIP009")]
 
     assert any("shared with 2 other process(es)" in message for message in messages)
@@ -49,9 +49,20 @@ def test_idle_and_shared(monkeypatch):
 def test_busy_device_is_silent(monkeypatch):
     from deviceguard.rules.pip import pip009_device_underused
 
-    monkeypatch.setattr(nvml, "look", lambda index: nvml.Load("H100", 0.95, 0.9, 0, 1.0))
+    monkeypatch.setattr(nvml, "look", lambda index, uuid: nvml.Load("H100", 0.95, 0.9, 0, 1.0))
     monkeypatch.setattr(pip009_device_underused, "peak_memory", lambda device: 60 << 30)
     quiet(LONG, "PIP009")
+
+
+def test_throttled_and_old(monkeypatch):
+    from deviceguard.rules.pip import pip009_device_underused
+
+    monkeypatch.setattr(nvml, "look", lambda index, uuid: nvml.Load("Tesla P100", 0.9, 0.9, 0, 0.4))
+    monkeypatch.setattr(pip009_device_underused, "has_matrix_units", lambda device: False)
+    messages = [finding.message for finding in run_script(LONG).of("PIP009")]
+
+    assert any("(Tesla P100) runs at 40% of its fastest clock" in message for message in messages)
+    assert any("of a generation without matrix units" in message for message in messages)
 
 
 def test_without_the_library(monkeypatch):
@@ -72,6 +83,7 @@ def test_reads_the_library(monkeypatch, broken):
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
         nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
         nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(used=20, total=80),
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [types.SimpleNamespace(pid=-1)],
         nvmlDeviceGetName=lambda handle: b"H100",
@@ -82,3 +94,10 @@ def test_reads_the_library(monkeypatch, broken):
     monkeypatch.setitem(sys.modules, "pynvml", library)
 
     assert nvml.look() == (None if broken else nvml.Load("H100", 0.25, 0.25, 1, 0.5))
+    assert nvml.look(0, "GPU-1") == nvml.look()
+
+
+def test_looks_are_the_device_part_of_the_step_time(monkeypatch):
+    monkeypatch.setattr(nvml, "look", lambda index, uuid: nvml.Load("H100", 0.3, 0.9, 0, 1.0))
+
+    assert run_script(LONG).to_dict()["time"]["device_busy"] == 0.3

@@ -3,13 +3,14 @@
 Run as a program, because a process has either real devices or simulated ones: ``two_devices.py rows OUT`` makes the
 calls of ``cuda_truth.json``, ``two_devices.py sweep OUT`` those of PyTorch's own catalogue, and writes to the file OUT,
 as JSON, what became of each. A third argument such as ``cuda:2`` says which devices to simulate; with none, or an empty
-one, they are real. Further arguments are operations to leave out.
+one, they are real. Further arguments are operations to leave out. ``rows:xla`` makes the calls on an XLA device.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy  # noqa: F401 - used by the recorded calls
+import importlib
 import json
 import os
 import pickle  # noqa: F401 - used by the recorded calls
@@ -78,7 +79,9 @@ class Fn(torch.autograd.Function):
 
 
 def rows() -> list[dict[str, str]]:
-    """The rows that this machine has devices enough for."""
+    """The rows that this machine has devices enough for; those about no CUDA API for a device of another type."""
+    if not DEVICE.startswith("cuda"):
+        return [row for row in ROWS if "cuda" not in row["call"].lower() and "d1(" not in row["call"]]
     if torch.cuda.device_count() > 1:
         return ROWS
     return [row for row in ROWS if "d1(" not in row["call"] and SECOND not in row["call"]]
@@ -179,7 +182,13 @@ def placements(op: Any, number: int, sample: Any) -> Iterator[tuple[str, str]]:
 
 def main(what: str, out: str, spec: str = "", *left_out: str) -> None:
     """Make the calls and write what became of them."""
+    global DEVICE
     warnings.simplefilter("ignore")
+    what, _, other = what.partition(":")
+    if other:
+        DEVICE = f"{other}:0"
+        if not spec:
+            importlib.import_module(f"torch_{other}")
     context: Any = contextlib.nullcontext()
     if spec:
         torch.cuda.is_available()  # from here on it is settled which real devices there are

@@ -76,3 +76,5 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
     }
     for name, value in answers.items():
         patches.set_existing(torch.accelerator, name, value)
+    for name, stand_in in streams.neutral().items():
+        patches.set_existing(torch, name, stand_in)

@@ -33,6 +33,9 @@ def _storage_of(tensor: Tensor) -> Any:
     """The storage of a tensor, past the ``__torch_function__`` of its class: asking must not be seen by it."""
     if type(tensor) in _ORDINARY:
         return _untyped_storage(tensor)
+    if type(tensor).__name__ == "NestedTensor":
+        values: Any = tensor._values
+        return _storage_of(values)
     with torch._C.DisableTorchFunctionSubclass():
         return _untyped_storage(tensor)
 
@@ -126,6 +129,13 @@ def label_tensor(tensor: Tensor, device: torch.device, memory: DeviceMemory) -> 
         return
     if getattr(storage, ATTRIBUTE, None) is None and not tensor.is_meta:
         setattr(storage, ATTRIBUTE, Allocation(device, memory, memory.take(device, storage.nbytes())))
+
+
+def share_label(source: Tensor, target: Tensor) -> None:
+    """Give a second storage object over the same memory the label of the first; the memory is counted once."""
+    device = device_of(source)
+    if device is not None:
+        setattr(_storage_of(target), ATTRIBUTE, Allocation(device))
 
 
 def label_tree(result: Any, device: torch.device, memory: DeviceMemory) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from deviceguard.simulate.devices import simulated
+from deviceguard.simulate.devices import device, simulated
 from deviceguard.simulate.labels import device_of, label_tensor, quiet
 from deviceguard.simulate.patching import Patches
 from deviceguard.simulate.placement_words import TYPE_NAMES
 from deviceguard.simulate.state import running
 
 if TYPE_CHECKING:
-    from deviceguard.simulate.mode import SimulationMode
+    from deviceguard.simulate.mode import Call, SimulationMode, Special
 
 
 class _TensorType(type):
@@ -46,6 +46,20 @@ def _tensor_types(mode: SimulationMode) -> dict[str, Any]:
         for dtype, name in TYPE_NAMES.items()
         if not name.startswith("Complex")
     }
+
+
+def numbered(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """``torch.device(1)``: a number means the accelerator."""
+    number = args[0] if args else kwargs.get("index")
+    if type(number) is int and "type" not in kwargs:
+        return device(running().type, number)
+    made: torch.device = func(*args, **kwargs)
+    return made
+
+
+def handlers() -> dict[Any, Special]:
+    """The table of this module."""
+    return {torch.device: numbered}
 
 
 def install(patches: Patches, mode: SimulationMode) -> None:

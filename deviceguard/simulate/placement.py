@@ -39,6 +39,7 @@ aten::full_like aten::rand_like aten::randn_like aten::randint_like aten::new_em
 aten::new_full aten::new_empty_strided aten::result_type aten::is_set_to aten::_foreach_copy_ aten::view_as
 aten::expand_as aten::reshape_as aten::_pin_memory aten::is_pinned aten::as_strided_scatter
 aten::diagonal_scatter aten::select_scatter aten::slice_scatter
+aten::_nested_view_from_jagged
 """
 CROSSING = frozenset(CROSSING_TEXT.split())
 

@@ -23,13 +23,16 @@ from deviceguard.simulate import (
     composite,
     cuda_api,
     distributed,
+    exchange,
     generators,
     legacy,
     moving,
     optimizers,
     parallel,
+    profiling,
     questions,
     refusals,
+    scripted,
     sequences,
     serialization,
     threads,
@@ -103,6 +106,7 @@ def _start(spec: Spec, memory: int | None) -> _Session:
     try:
         books = DeviceMemory(memory)
         table = questions.handlers() | moving.handlers() | backward.handlers() | sequences.handlers()
+        table |= exchange.handlers()
         mode = _cuda(patches, books, table) if spec.type == "cuda" else _xla(patches, books, table)
         _install(patches, mode, books, spec)
     except BaseException:
@@ -116,7 +120,7 @@ def _cuda(patches: Patches, books: DeviceMemory, table: dict[Any, Special]) -> S
     """What there is for a CUDA device only."""
     cuda_api.install(patches, books)
     accelerator_api.install(patches, books)
-    mode = SimulationMode(books, table | refusals.handlers() | composite.handlers())
+    mode = SimulationMode(books, table | refusals.handlers() | composite.handlers() | legacy.handlers())
     legacy.install(patches, mode)
     return mode
 
@@ -141,6 +145,9 @@ def _install(patches: Patches, mode: SimulationMode, books: DeviceMemory, spec: 
     compiling.install(patches)
     optimizers.install(patches)
     parallel.install(patches)
+    profiling.install(patches)
+    scripted.install(patches, mode)
+    exchange.install(patches, mode)
     attribution.ATTRIBUTION.install()
     patches.on_undo(attribution.ATTRIBUTION.uninstall)
     patches.set_item(os.environ, ENVIRONMENT_VARIABLE, str(spec))

@@ -171,3 +171,48 @@ def stream_context(stream: Any) -> StreamContext:
 
 def record_stream(tensor: torch.Tensor, stream: Any) -> None:
     """``Tensor.record_stream``: no memory is given back too early where work runs in order already."""
+
+
+_RealStream, _RealEvent = torch.Stream, torch.Event
+
+
+class _Neutral(type):
+    """Makes a simulated device's objects instances of the device-neutral class, as the real ones are."""
+
+    both: tuple[type, ...]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.both)
+
+
+class NeutralStream(metaclass=_Neutral):
+    """Stands in for ``torch.Stream``: makes one of the device that it is asked for, the accelerator by default."""
+
+    both = (Stream, _RealStream)
+
+    def __new__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Make a stream of that device."""
+        if device is None or _is_simulated(device):
+            return Stream(device, *args, **kwargs)
+        return _RealStream(device, *args, **kwargs)
+
+
+class NeutralEvent(metaclass=_Neutral):
+    """Stands in for ``torch.Event``."""
+
+    both = (Event, _RealEvent)
+
+    def __new__(cls, device: Any = None, *, enable_timing: bool = False, **kwargs: Any) -> Any:
+        """Make an event of that device."""
+        if device is None or _is_simulated(device):
+            return Event(enable_timing, **kwargs)
+        return _RealEvent(device, enable_timing=enable_timing, **kwargs)
+
+
+def _is_simulated(device: Any) -> bool:
+    return isinstance(device, int) or torch.device(device).type == running().type
+
+
+def neutral() -> dict[str, type]:
+    """The device-neutral classes, by name in ``torch``."""
+    return {"Stream": NeutralStream, "Event": NeutralEvent}

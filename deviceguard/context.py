@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from deviceguard.naming.step_place import StepPlace
+
 if TYPE_CHECKING:
     from deviceguard.ledger.ledger import Ledger
     from deviceguard.naming.subjects import Subjects
@@ -23,6 +25,7 @@ class Context:
         steps: the number of the running step, and whether this step is examined in full.
         subjects: makes subjects for findings: names, devices, dtypes, shapes of live objects.
         times: where the time of a step goes.
+        place: where in the program the optimizer steps; kept under the strict policy only.
     """
 
     settings: Settings
@@ -30,3 +33,4 @@ class Context:
     steps: Steps
     subjects: Subjects
     times: StepTimes
+    place: StepPlace = dataclasses.field(default_factory=StepPlace)

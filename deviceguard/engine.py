@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +12,7 @@ from deviceguard.allowing import is_allowed
 from deviceguard.backends.devices import present
 from deviceguard.context import Context
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
-from deviceguard.events import CallFailed, Event, RunEnded, StepEnded
+from deviceguard.events import CallFailed, Event, OptimizerStepped, RunEnded, StepEnded
 from deviceguard.findings import Finding
 from deviceguard.ignoring import is_ignored
 from deviceguard.ledger.ledger import Ledger
@@ -131,6 +132,8 @@ class Engine:
     def _time(self, event: Event, ended: StepEnded | None) -> None:
         try:
             self.times.handle(event, ended)
+            if self.settings.policy == "strict" and isinstance(event, OptimizerStepped):
+                self.context.place.stepped(sys._getframe(1))
             if isinstance(event, RunEnded) and self._by_event.keys() >= StepTimes.NEEDED:
                 self.report.time = self.times.summary()
         except Exception:

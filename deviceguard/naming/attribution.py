@@ -90,7 +90,8 @@ def charge(start: FrameType | None = None) -> Charge | None:
     if any(_is_own_business(file) for _, file in libraries):
         return None
     shown = next((_shower(*library) for library in libraries if _shower(*library)), None)
-    return Charge(frame, shown or libraries[-1][0], shown is not None)
+    via = next((package for package, _ in reversed(libraries) if package != "torch"), "torch")
+    return Charge(frame, shown or via, shown is not None)
 
 
 def _is_own_business(file: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from deviceguard.naming.attribution import Charge
 from deviceguard.naming.expressions import running_node
 from deviceguard.naming.frames import locals_of
 from deviceguard.naming.objects import variable_of
@@ -30,6 +31,19 @@ def handled(tensor: object, frame: FrameType) -> str | None:
     if found is None:
         found = _of_statements(running_statements(frame), tensor, frame)
     return _short(found) or variable_of(tensor, frame)
+
+
+def handed(tensor: object, charged: Charge) -> str | None:
+    """As :func:`handled`, for a call that is charged to a line: what a library handles by itself has no name there.
+
+    Args:
+        tensor: the tensor.
+        charged: whose doing the call is.
+
+    Returns:
+        None where the line does not show it.
+    """
+    return handled(tensor, charged.frame) if charged.direct else variable_of(tensor, charged.frame)
 
 
 def running_statements(frame: FrameType) -> list[ast.stmt]:

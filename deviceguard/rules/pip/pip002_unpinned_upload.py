@@ -10,7 +10,7 @@ from deviceguard.backends.estimates import upload_seconds
 from deviceguard.events import BatchFetched, Uploaded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import charge
-from deviceguard.naming.handled import handled
+from deviceguard.naming.handled import handed
 from deviceguard.rules.rule import on
 from deviceguard.rules.syn.memory import BatchMemory
 from deviceguard.rules.syn.site_rule import SiteRule, named
@@ -72,6 +72,7 @@ class UnpinnedUpload(SiteRule):
     name: ClassVar[str] = "unpinned-upload"
     severity: ClassVar[Severity] = Severity.WARNING
     since: ClassVar[str] = "0.1.0"
+    mends_libraries: ClassVar[bool] = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -93,9 +94,7 @@ class UnpinnedUpload(SiteRule):
             return
         tally, is_new = self.sites.find(charged, f"{event.call} {kind}")
         if is_new:
-            tally.subject = self.context.subjects.tensor(
-                handled(event.source, charged.frame) or "a batch", event.source
-            )
+            tally.subject = self.context.subjects.tensor(handed(event.source, charged) or "a batch", event.source)
             tally.facts.update(kind=kind, device=str(event.result.device), call=event.call)
         self.sites.count(tally, event.nbytes, event.seconds, upload_seconds(event.nbytes))
         if self.sites.is_due(tally):

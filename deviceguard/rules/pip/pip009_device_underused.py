@@ -35,8 +35,8 @@ class DeviceUnderused(Rule):
 
     What it does:
         Looks at the device every few seconds through NVML, where ``nvidia-ml-py`` is installed: how busy it is, how
-        full, how fast its clock runs, which model it is, and whether other processes run on it. Without NVML it compares the memory this process used with what
-        there is.
+        full, how fast its clock runs, which model it is, and whether other processes run on it. Without NVML it
+        compares the memory this process used with what there is.
 
     Why it hurts:
         An idle device is paid for and not used; a neighbour's load looks like a slow program; memory that stays empty
@@ -134,8 +134,8 @@ class DeviceUnderused(Rule):
         clock = statistics.median(load.clock for load in self._loads)
         if busy >= _IDLE and clock < _SLOW_CLOCK:
             yield self._told(
-                f"{self._device} ({name}) runs at {clock:.0%} of its fastest clock while it is busy: it is throttled by "
-                "heat or by a power limit.",
+                f"{self._device} ({name}) runs at {clock:.0%} of its fastest clock while it is busy: heat or a power "
+                "limit throttles it.",
                 "see nvidia-smi -q -d PERFORMANCE for the reason",
                 "clock",
                 [("clock", clock)],

@@ -9,7 +9,7 @@ from deviceguard.backends.estimates import wait_seconds
 from deviceguard.events import HostRead
 from deviceguard.findings import Finding
 from deviceguard.naming.attribution import Charge, charge
-from deviceguard.naming.handled import handled
+from deviceguard.naming.handled import handed
 from deviceguard.rules.rule import on
 from deviceguard.rules.syn.site_rule import SiteRule
 from deviceguard.rules.syn.sites import Tally
@@ -49,7 +49,7 @@ class HostReadRule(SiteRule):
         return True
 
     def _describe(self, tally: Tally, event: HostRead, charged: Charge) -> None:
-        name = handled(event.tensor, charged.frame) or "a tensor"
+        name = handed(event.tensor, charged) or "a tensor"
         tally.subject = self.context.subjects.tensor(name, event.tensor)
         tally.instead, tally.avoidable = event.instead, event.avoidable
 

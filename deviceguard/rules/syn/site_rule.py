@@ -18,10 +18,12 @@ class SiteRule(Rule):
     """A rule with one tally for each of the user's lines.
 
     Attributes:
+        mends_libraries: True where its fix helps too when a library does it.
         loops: how often a line must do it in a run in which no steps were found, in multiples of ``min_steps``.
     """
 
     needs_accelerator: ClassVar[bool] = True
+    mends_libraries: ClassVar[bool] = False
     loops: ClassVar[int] = 2
 
     def __init__(self, context: Context) -> None:
@@ -50,7 +52,7 @@ class SiteRule(Rule):
         """The finding of a line, with the part of its count that no finding has told yet."""
         return self.finding(
             f"{self.message(tally)}.{_through(tally)}",
-            self.fix(tally),
+            self.fix(tally) if tally.direct or self.mends_libraries else _look(tally),
             [tally.subject] if tally.subject is not None else [],
             site=tally.site,
             severity=self.gravity(tally),
@@ -66,6 +68,12 @@ def named(tally: Tally) -> str:
     """``loss (float32 on cuda:0)``."""
     subject = tally.subject
     return f"{subject.name} ({subject.dtype} on {subject.device})" if subject is not None else "a device tensor"
+
+
+def _look(tally: Tally) -> str:
+    """What to do about a library's own reads."""
+    via = tally.site.via or "the library"
+    return f"look whether {via} has a setting for it (an interval, a check that can be off), or call it less often"
 
 
 def _through(tally: Tally) -> str:

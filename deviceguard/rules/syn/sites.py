@@ -6,6 +6,7 @@ Shared by the rules that judge a rate: one read is no finding, a read at every s
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -141,12 +142,13 @@ class Sites:
 
         Args:
             tally: the line.
-            strict: whether the first time past the warm-up is enough under the strict policy.
+            strict: whether the first time past the warm-up is enough under the strict policy, inside a step; what
+                comes after the loop of steps, at the end of an epoch, is judged by its rate as always.
         """
         if tally.told or not self._context.steps.training:
             return False
         if strict and self._context.settings.policy == "strict" and tally.steps and tally.direct:
-            return True
+            return self._context.place.is_in_turn(sys._getframe(1)) or self._is_steady(tally)
         return self._is_steady(tally)
 
     def closing(self, least_without_steps: int) -> Iterator[Tally]:

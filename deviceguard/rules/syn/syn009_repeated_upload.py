@@ -10,7 +10,7 @@ from deviceguard.backends.facts import total_memory
 from deviceguard.events import Uploaded
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import charge
-from deviceguard.naming.handled import handled
+from deviceguard.naming.handled import handed
 from deviceguard.rules.rule import on
 from deviceguard.rules.syn.memory import Regions
 from deviceguard.rules.syn.site_rule import SiteRule
@@ -88,7 +88,7 @@ class RepeatedUpload(SiteRule):
             return
         tally, is_new = self.sites.find(charged, event.call)
         if is_new:
-            name = handled(event.source, charged.frame) or "a host tensor"
+            name = handed(event.source, charged) or "a host tensor"
             tally.subject = self.context.subjects.tensor(name, event.source)
             tally.facts["device"] = str(event.result.device)
             tally.facts["whole"] = (

@@ -9,7 +9,7 @@ from deviceguard.events import CopyQueued, HostRead, MovedBetweenDevices, Upload
 from deviceguard.findings import Finding, Severity
 from deviceguard.naming.attribution import Charge, charge
 from deviceguard.naming.frames import site_of
-from deviceguard.naming.handled import handled
+from deviceguard.naming.handled import handed
 from deviceguard.rules.rule import Rule, on
 from deviceguard.transfer_policy import region_level, verdict
 
@@ -125,7 +125,7 @@ class DisallowedTransfer(Rule):
     def _found(self, action: str, direction: str, event: Any, source: Any, result: Any, charged: Charge) -> Finding:
         explicit = getattr(event, "explicit", True)
         tensor = source if hasattr(source, "device") else result
-        name = (handled(source, charged.frame) if source is tensor else None) or "host data"
+        name = (handed(source, charged) if source is tensor else None) or "host data"
         way = _WAYS[direction].format(here=getattr(source, "device", "a device"), there=getattr(result, "device", ""))
         rest = "which is not allowed here" if action == "disallow" else "which is recorded"
         fix = getattr(event, "instead", "") or _FIXES[direction]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from deviceguard.errors import DeviceGuardError
@@ -123,6 +125,87 @@ def test_strict_honours_allow():
     source = EVERY_STEP.replace("total += loss.item()", "with deviceguard.allow('SYN'): total += loss.item()")
 
     assert _strictly("import deviceguard\n" + source.lstrip("\n")).of("SYN") == []
+
+
+EPOCH_ENDS = {
+    "in the same function": """
+        for epoch in range(6):
+            for _ in range(5):
+                loss = step()
+            print(loss.item())
+    """,
+    "in the caller": """
+        def run():
+            for _ in range(5):
+                loss = step()
+            return loss
+        for epoch in range(6):
+            loss = run()
+            print(loss.item())
+    """,
+    "of a loop written out": """
+        for epoch in range(6):
+            for _ in range(5):
+                loss = net(torch.randn(16, 8, device="cuda")).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            print(loss.item())
+    """,
+}
+INSIDE = {
+    "in the loop": """
+        for _ in range(9):
+            loss = step()
+            print(loss.item())
+    """,
+    "in a helper": """
+        def show(loss):
+            print(loss.item())
+        for _ in range(9):
+            show(step())
+    """,
+    "beside the step": """
+        def both():
+            loss = step()
+            return loss.item()
+        for epoch in range(2):
+            for _ in range(9):
+                both()
+    """,
+}
+STEP = """
+    import torch
+    from torch import nn
+
+    net = nn.Linear(8, 3).to("cuda")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+
+    def step():
+        loss = net(torch.randn(16, 8, device="cuda")).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+
+"""
+
+
+def _with_step(loop):
+    return textwrap.dedent(STEP) + textwrap.dedent(loop)
+
+
+@pytest.mark.parametrize("name", EPOCH_ENDS)
+def test_strict_lets_the_end_of_an_epoch_be(name, capsys):
+    assert _strictly(_with_step(EPOCH_ENDS[name])).of("SYN") == []
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_strict_raises_inside_a_step(name, capsys):
+    with pytest.raises(DeviceGuardError, match="SYN001"):
+        _strictly(_with_step(INSIDE[name]))
 
 
 def test_comment_silences():

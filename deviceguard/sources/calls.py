@@ -118,16 +118,23 @@ class Calls(Source):
             return self._handler_before(before)
 
         def handle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            events = _asked(before, args, kwargs) if before is not None else []
+            try:
+                events = before(args, kwargs) if before is not None else []
+            except Exception as problem:
+                return self._unjudged(problem, function, args, kwargs)
             is_told = bool(events) or after is not None
             start = perf_counter()
             output = COVER.run(function, args, kwargs) if is_told else function(*args, **kwargs)
             seconds = perf_counter() - start
             if after is not None:
-                events = events + _asked(after, args, kwargs, output)
+                nothing: list[Event] = []
+                events = events + self.attempt(after, args, kwargs, output, default=nothing)
             self._emit_all(events, seconds)
             if is_loss:
-                self.emit(LossComputed(function.__name__, operands_of(function, args, kwargs), output))
+                self.tell(
+                    LossComputed,
+                    lambda: LossComputed(function.__name__, operands_of(function, args, kwargs), output),
+                )
             return output
 
         return handle
@@ -136,7 +143,10 @@ class Calls(Source):
         """The common case, with as little work as it can do for a call that waits for nothing."""
 
         def handle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            events = _asked(before, args, kwargs)
+            try:
+                events = before(args, kwargs)
+            except Exception as problem:
+                return self._unjudged(problem, function, args, kwargs)
             if not events:
                 return function(*args, **kwargs)
             start = perf_counter()
@@ -145,6 +155,12 @@ class Calls(Source):
             return output
 
         return handle
+
+    def _unjudged(self, problem: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call whose row failed. That is the guard's failure only where PyTorch takes the arguments."""
+        output = function(*args, **kwargs)
+        self.attempt(_fail, problem, default=None)
+        return output
 
     def _emit_all(self, events: list[Event], seconds: float) -> None:
         for event in events:
@@ -254,12 +270,8 @@ def _both(one: sync_table.Before | None, other: sync_table.Before | None) -> syn
     return classify
 
 
-def _asked(row: Callable[..., list[Event]], *given: Any) -> list[Event]:
-    """The row's answer; none where the row itself fails, so that no odd argument can break the user's call."""
-    try:
-        return row(*given)
-    except Exception:
-        return []
+def _fail(problem: Exception) -> None:
+    raise problem
 
 
 def _has_fast_path(module: nn.Module) -> bool:

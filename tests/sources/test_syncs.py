@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+import deviceguard
 from deviceguard.events import CacheEmptied, Synchronized, Uploaded
 from deviceguard.rules.registry import rule_class
+from deviceguard.sources.sync_table import before
 from tests.sources.sync_forms import READS, SET_UP, SILENT, UPLOADS, WAITS, captured, kind_of, seen
 from tests.sources.sync_rows import HARMLESS, SYNCS
 
@@ -147,3 +149,14 @@ def test_what_does_not_wait_on_a_traced_device():
 def test_a_refused_call_keeps_its_own_error():
     with captured(), pytest.raises(TypeError):
         torch.tensor([1.0]).to("cuda").numpy()
+
+
+def test_a_row_that_fails_is_the_guards_failure_and_changes_nothing(monkeypatch):
+    """Unless PyTorch refuses the call too: then its arguments were the program's mistake."""
+    monkeypatch.setitem(before(), torch.Tensor.item, lambda args, kwargs: 1 / 0)
+    with deviceguard.simulate("cuda"), deviceguard.watch() as report:
+        assert torch.tensor(2.0).to("cuda").item() == 2.0
+        with pytest.raises(RuntimeError):
+            torch.zeros(2, device="cuda").item()
+
+    assert report.internal_errors == 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch.nn import utils
 
+from deviceguard.backends.arrivals import after_import
 from deviceguard.events import Event, GradientsClipped
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
@@ -27,11 +29,17 @@ class Clipping(Source):
         self._patches = Patches()
 
     def install(self) -> None:  # noqa: D102
+        self._watch()
+        _LIVE.add(self)
+        after_import(_watch_again)
+
+    def _watch(self) -> None:
         for owner in (utils, utils.clip_grad):
             for name in _FUNCTIONS:
                 self._patches.replace(owner, name, functools.partial(self._clip, name))
 
     def uninstall(self) -> None:  # noqa: D102
+        _LIVE.discard(self)
         self._patches.restore()
 
     def _clip(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,6 +61,16 @@ class Clipping(Source):
             return clip(parameters, limit, *given, **kwargs)
 
         return called
+
+
+_LIVE: weakref.WeakSet[Clipping] = weakref.WeakSet()
+"""The sources that are installed now."""
+
+
+def _watch_again() -> None:
+    """A backend's package may put a clipping function of its own in the place of the one that is watched."""
+    for source in list(_LIVE):
+        source._watch()
 
 
 def _read(parameters: Any) -> tuple[Sequence[torch.Tensor], bool]:

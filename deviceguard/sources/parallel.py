@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import nn
+from torch._utils import ExceptionWrapper
 from torch.nn import parallel
 
-from deviceguard.events import Event, ReplicaMade, ReplicasWrapped
+from deviceguard.events import CallFailed, Event, ReplicaMade, ReplicasWrapped
 from deviceguard.sources.patching import Patches
+from deviceguard.sources.post_mortem import CARRIED
+from deviceguard.sources.refusals import problem_of
 from deviceguard.sources.source import Emit, Source
 
 
 class Parallel(Source):
-    """Emits when a model is wrapped, and when ``DataParallel`` makes a replica for one forward pass."""
+    """Emits when a model is wrapped, and when ``DataParallel`` makes a replica for one forward pass.
 
-    provides: ClassVar[frozenset[type[Event]]] = frozenset({ReplicaMade, ReplicasWrapped})
+    Keeps with what ``DataParallel`` carries out of a replica's thread the refusal itself, from whose frames it can be
+    explained; nothing is done while no replica fails.
+    """
+
+    provides: ClassVar[frozenset[type[Event]]] = frozenset({CallFailed, ReplicaMade, ReplicasWrapped})
 
     def __init__(self, emit: Emit) -> None:
         super().__init__(emit)
@@ -27,6 +35,7 @@ class Parallel(Source):
         self._patches.replace(reduces, "__init__", lambda original: self._wrap(original, reduces=True))
         self._patches.replace(parallel.DataParallel, "__init__", lambda original: self._wrap(original, reduces=False))
         self._patches.replace(nn.Module, "_replicate_for_data_parallel", self._replicate)
+        self._patches.replace(ExceptionWrapper, "__init__", self._carry)
 
     def uninstall(self) -> None:  # noqa: D102
         self._patches.restore()
@@ -35,6 +44,16 @@ class Parallel(Source):
         def construct(wrapper: Any, *args: Any, **kwargs: Any) -> None:
             original(wrapper, *args, **kwargs)
             self.tell(ReplicasWrapped, lambda: ReplicasWrapped(wrapper, wrapper.module, reduces))
+
+        return construct
+
+    def _carry(self, original: Callable[..., None]) -> Callable[..., None]:
+        def construct(wrapper: Any, exc_info: Any = None, where: str = "in background") -> None:
+            given = sys.exc_info() if exc_info is None else exc_info
+            original(wrapper, given, where)
+            error = given[1]
+            if error is not None and where.startswith("in replica") and problem_of(error) != "other":
+                vars(wrapper)[CARRIED] = error
 
         return construct
 

@@ -26,7 +26,11 @@ from deviceguard.sources.refusals import problem_of
 
 _LOSS_NAMES = frozenset(function.__name__ for function in LOSSES)
 _CHAIN = 8
+CARRIED = "_deviceguard_refusal"
+"""The attribute of what carries an error out of a thread, under which the error itself is kept with its frames."""
 _DEPTH = 4
+_GENERATED = "<eval_with_key>"
+"""Part of the file name of code that ``torch.fx`` has generated."""
 
 
 def examine(error: BaseException) -> CallFailed | None:
@@ -34,7 +38,21 @@ def examine(error: BaseException) -> CallFailed | None:
     refused = _refusal_in(error)
     if refused is None or refused.__traceback__ is None:
         return None
-    return _failed_call(refused, refused.__traceback__)
+    return _failed_call(refused, _with_carried(refused.__traceback__))
+
+
+def _with_carried(traceback: TracebackType) -> TracebackType:
+    """The traceback, followed by that of the refusal in another thread which it was raised for."""
+    entries = [traceback]
+    while entries[-1].tb_next is not None:
+        entries.append(entries[-1].tb_next)
+    carrier = locals_of(entries[-1].tb_frame).get("self")
+    inner = getattr(getattr(carrier, "__dict__", {}).get(CARRIED), "__traceback__", None)
+    if inner is None:
+        return traceback
+    for entry in reversed(entries):
+        inner = TracebackType(inner, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return inner
 
 
 def _refusal_in(error: BaseException) -> Exception | None:
@@ -86,6 +104,8 @@ def _described(
     entries: list[_Entry], error: Exception | None, traceback: TracebackType | None, problem: str
 ) -> CallFailed | None:
     users = [index for index, entry in enumerate(entries) if origin(entry.frame.f_code.co_filename) == "user"]
+    while len(users) > 1 and _is_compiled(entries, users[-1]):
+        users.pop()  # its lines are not those that run
     if not users:
         return None
     place, below = entries[users[-1]], entries[users[-1] + 1 :]
@@ -94,6 +114,13 @@ def _described(
     event = _in_optimizer(failure, below) or _in_module(failure, below) or _in_function(failure, below)
     event = event or _of_called_module(failure) or _in_expression(failure, below)
     return _climbed(event, entries[: users[-1] + 1])
+
+
+def _is_compiled(entries: list[_Entry], index: int) -> bool:
+    """True for a function that runs as a graph: it stands at its first line, and calls generated code."""
+    code = entries[index].frame.f_code
+    below = [entry.frame.f_code.co_filename for entry in entries[index + 1 :]]
+    return entries[index].line == code.co_firstlineno and any(_GENERATED in name for name in below)
 
 
 @dataclasses.dataclass(slots=True)
@@ -142,14 +169,21 @@ def _in_optimizer(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
 
 
 def _in_module(failure: _Failure, below: list[_Entry]) -> CallFailed | None:
-    for entry in reversed(below):
+    for index, entry in reversed(list(enumerate(below))):
         owner = locals_of(entry.frame).get("self")
         if isinstance(owner, nn.Module) and entry.frame.f_code.co_name == "forward":
+            if _GENERATED in entry.frame.f_code.co_filename and _is_compiler_in(below[:index]):
+                continue
             direct = _is_called_directly(owner, below)
             operands = _operands_of_frame(entry.frame, failure, direct)
             kind = "loss" if isinstance(owner, nn.modules.loss._Loss) else "module"
             return failure.event(_class_of(owner), kind, operands, module=owner)
     return None
+
+
+def _is_compiler_in(below: list[_Entry]) -> bool:
+    """True for calls that led through ``torch.compile``, whose graphs know none of the user's names."""
+    return any("_dynamo" in entry.frame.f_code.co_filename for entry in below)
 
 
 def _of_called_module(failure: _Failure) -> CallFailed | None:

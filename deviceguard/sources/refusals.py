@@ -35,6 +35,10 @@ PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(r"input dtype \(\S+\) does not match weight dtype|input must have the type torch\.\w+, got type"),
     ),
     ("truncation", re.compile(r"Index put requires the source and destination dtypes match")),
+    (
+        "truncation",
+        re.compile(r"Promotion of int\.\S+\(float\) in in-place ops|self\.scalar_type\(\) == values\.scalar_type"),
+    ),
     ("scaler-half", re.compile(r"Attempting to unscale FP16 gradients")),
     ("scaler-order", re.compile(r"(?:unscale_|step)\(\) (?:has already been called|is being called after step)")),
     ("scaler-order", re.compile(r"No inf checks were recorded|_scale is None")),

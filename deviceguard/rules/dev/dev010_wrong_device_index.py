@@ -12,7 +12,7 @@ from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.naming.frames import site_of, user_frame
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.phrases import came_from, site_of_call
-from deviceguard.rules.dev.blame import blame
+from deviceguard.rules.dev.blame import Blame, blame
 from deviceguard.rules.rule import Rule, on
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ class WrongDeviceIndex(Rule):
         yield self.finding(
             f"{found.name} is on {found.device}, but the rest of {event.callee} is on {found.home}."
             f"{came_from(found.origin)} A device without an index is the current one, index 0 unless it was set.",
-            f"say torch.{found.home.type}.set_device({found.home.index}) at the start of the process, or name the "
+            f"{found.origin.factory}(..., device=...) with the device of what it meets"
+            if _is_spelled_out(found)
+            else f"say torch.{found.home.type}.set_device({found.home.index}) at the start of the process, or name the "
             f"device with its index: {str(found.home)!r}",
             [self.context.subjects.tensor(found.name, found.tensor)],
             site=site_of_call(event),
@@ -230,3 +232,9 @@ def _on_accelerator(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     elif depth and isinstance(value, list | tuple):
         for item in value:
             yield from _on_accelerator(item, depth - 1)
+
+
+def _is_spelled_out(found: Blame) -> bool:
+    """True where the call that makes the tensor names the wrong index itself."""
+    made = found.origin.bound_at
+    return found.origin.placed and made is not None and str(found.device) in (made.source or "")

@@ -129,23 +129,35 @@ class InputDtype(Rule):
     def watch(self, event: ModuleCalled) -> Iterator[Finding]:
         """A call whose mix of dtypes the backend will accept."""
         home = floating_dtype_of(event.module) if _casts_nothing(event.module) else None
-        first = next((value for value in event.args if hasattr(value, "requires_grad")), None)
-        if home is None or first is None or not first.is_floating_point() or first.dtype == home:
+        if home is None:
             return
-        backend = backend_of(first.device)
-        if backend is None or backend.refuses_host_operands or autocast_dtype(first.device.type) is not None:
+        for position, given in enumerate(event.args):
+            odd = next((value for value in _tensors(given) if value.is_floating_point() and value.dtype != home), None)
+            if odd is not None:
+                yield from self._accepted(event, position, odd, home)
+                return
+
+    def _accepted(self, event: ModuleCalled, position: int, odd: torch.Tensor, home: torch.dtype) -> Iterator[Finding]:
+        backend = backend_of(odd.device)
+        if backend is None or backend.refuses_host_operands or autocast_dtype(odd.device.type) is not None:
             return
         frame = user_frame()
         text = running_call(frame) if frame is not None else None
-        name = (text.argument(0) if text else None) or "argument 1"
+        name = (text.argument(position) if text else None) or f"argument {position + 1}"
         module = self.context.subjects.model(event.module, "module")
         yield self.finding(
-            f"{name} is {short(first.dtype)}, but {module.name} has {short(home)} parameters; the mix is accepted and "
+            f"{name} is {short(odd.dtype)}, but {module.name} has {short(home)} parameters; the mix is accepted and "
             "computed in the wider dtype.",
             _fix(name, short(home)),
-            [self.context.subjects.tensor(name, first, "input"), module],
+            [self.context.subjects.tensor(name, odd, "input"), module],
             key=name,
         )
+
+
+def _tensors(given: object) -> list[torch.Tensor]:
+    """A tensor, or the tensors of a tuple such as the states of an LSTM."""
+    parts = given if isinstance(given, tuple | list) else (given,)
+    return [part for part in parts if hasattr(part, "requires_grad") and hasattr(part, "dtype")]
 
 
 def _casts_nothing(module: nn.Module) -> bool:

@@ -23,7 +23,7 @@ from deviceguard.events import (
     ScalerUpdated,
 )
 from deviceguard.findings import Finding, Severity
-from deviceguard.naming.frames import libraries_between, locals_of, spot_of, user_frame
+from deviceguard.naming.frames import is_user_code, locals_of, outward, spot_of, user_frame
 from deviceguard.naming.phrases import site_of_call
 from deviceguard.rules.dty.scaling import Scaling
 from deviceguard.rules.rule import Rule, on
@@ -263,9 +263,13 @@ def _is_accounted_for(limit: float, scale: float, frame: FrameType | None) -> bo
 
 
 def _is_inside_clipping() -> bool:
-    """True for the norms that PyTorch's own clipping functions compute."""
-    start = sys._getframe(1)
-    return any(file.endswith("clip_grad.py") for _, file in libraries_between(start, user_frame(start)))
+    """True for the norms that the clipping functions of libraries compute."""
+    for frame in outward(sys._getframe(1)):
+        if is_user_code(frame):
+            return False
+        if frame.f_code.co_name.startswith("clip_grad_"):
+            return True
+    return False
 
 
 def _in_line(site: Site | None) -> str:

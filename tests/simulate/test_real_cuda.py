@@ -33,7 +33,7 @@ END_THE_PROCESS = [f"nn.functional.conv{transposed}{n}d" for transposed in ("", 
 #: What an error says that comes from a number which no kernel has computed, or from a library that is a stub.
 NO_KERNELS = re.compile(
     "nvml|NVRTC|INTERNAL ASSERT|illegal value|overflow|out of memory|can't allocate|cuDNN version|out of bounds|"
-    "negative|CUDA error|ill-conditioned|is singular|invalid argument"
+    "negative|CUDA error|cannot be represented|ill-conditioned|is singular|invalid argument"
 )
 OTHER_WORDS = "refused there too, in the words of another kernel"
 #: Operations of the catalogue that differ with operands on two devices or, ``out``, with a result on another, and why.
@@ -77,7 +77,8 @@ def ask(what, tmp_path_factory, spec=""):
     out = tmp_path_factory.mktemp("outcomes") / "outcomes.json"
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     if STUB:  # what no kernel has written is zero, not what was there before
-        env |= {"FAKECUDA_NDEV": "2", "MALLOC_PERTURB_": "255", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        env |= {"FAKECUDA_NDEV": "2", "MALLOC_PERTURB_": "255", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+        env |= {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     if spec:
         env |= {"CUDA_VISIBLE_DEVICES": "", "FAKECUDA_NDEV": "0"}  # nothing but what is simulated
     left_out = END_THE_PROCESS if STUB else ()

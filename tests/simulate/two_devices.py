@@ -30,11 +30,9 @@ ROWS: list[dict[str, str]] = json.loads((Path(__file__).parent / "cuda_truth.jso
 DEVICE, SECOND = "cuda:0", "cuda:1"
 #: Rows where the simulation differs, and why.
 DIFFERENCES = {
-    "from_dlpack": "torch.from_dlpack bypasses every hook and asks the real device",
     "inplace h0": "the shape is checked before the device there",
     "set_": "an empty tensor may take any storage here, so that loading works",
     "isinst2": "torch.FloatTensor is PyTorch's own type object",
-    "dev0": "torch.device(0) is resolved in C++",
     "bilinear": "the host has a kernel of its own where the device multiplies matrices",
     "cos": "which of the two operands is named first differs",
     "sparse": "sparse kernels have their own wrappers",

@@ -8,6 +8,7 @@ all on the host run with the host's own state.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,15 @@ def _slot(device_type: str) -> str:
     return {simulation.type: "cpu", "cpu": simulation.type}.get(device_type, device_type)
 
 
+class _Host(threading.local):
+    """Whether this thread runs something under the state of the host."""
+
+    running = False
+
+
+HOST = _Host()
+
+
 def run_on_host(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a call that has nothing to do with the device under the autocast state of the host."""
     other = _slot("cpu")
@@ -38,9 +48,11 @@ def run_on_host(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     device_dtype = _dtype("cpu")
     _set_enabled("cpu", host_on)
     _set_dtype("cpu", _dtype(other))
+    HOST.running = True
     try:
         return func(*args, **kwargs)
     finally:
+        HOST.running = False
         _set_enabled("cpu", device_on)
         _set_dtype("cpu", device_dtype)
 

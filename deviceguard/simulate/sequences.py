@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from deviceguard.simulate import autocast_lists
 from deviceguard.simulate.labels import device_of, label_tensor, label_tree, tensors_in
 from deviceguard.simulate.placement_words import text_of, type_name
 
@@ -48,7 +49,7 @@ def recurrent(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: d
     device = places.pop()
     if device is None:
         return mode.call(func, args, kwargs)
-    result = func(*args, **kwargs)
+    result = autocast_lists.recurrent(func, args, kwargs)
     label_tree(result, device, mode.memory)
     return result
 

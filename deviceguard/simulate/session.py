@@ -18,6 +18,7 @@ from deviceguard.simulate import (
     accelerator_api,
     attribution,
     autocast,
+    autocast_lists,
     backward,
     compiling,
     composite,
@@ -120,7 +121,9 @@ def _cuda(patches: Patches, books: DeviceMemory, table: dict[Any, Special]) -> S
     """What there is for a CUDA device only."""
     cuda_api.install(patches, books)
     accelerator_api.install(patches, books)
-    mode = SimulationMode(books, table | refusals.handlers() | composite.handlers() | legacy.handlers())
+    table |= refusals.handlers() | composite.handlers() | legacy.handlers() | autocast_lists.handlers()
+    mode = SimulationMode(books, table)
+    autocast_lists.install(patches)
     legacy.install(patches, mode)
     return mode
 

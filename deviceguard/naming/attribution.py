@@ -7,7 +7,7 @@ import os
 import sys
 from types import FrameType
 
-from deviceguard.naming.frames import libraries_between, user_frame
+from deviceguard.naming.frames import libraries_between, outward, user_frame
 
 #: Parts of PyTorch whose own reads and transfers are documented, and nothing the caller could leave out.
 _OWN_BUSINESS = tuple(
@@ -50,6 +50,8 @@ _FRONT = tuple(
     )
 )
 _CALLERS_CHOICE = ("torch/optim/lr_scheduler.py".replace("/", os.sep),)
+#: Functions there that the program calls for the value they read.
+_ASKED_FOR = frozenset({"get_scale"})
 
 #: Libraries that show or store what they are handed: the tensor is the user's to read first, or not to hand over.
 _SHOWS = frozenset({"tqdm", "rich", "loguru", "wandb", "tensorboardX", "mlflow", "comet_ml", "neptune", "prettytable"})
@@ -87,7 +89,7 @@ def charge(start: FrameType | None = None) -> Charge | None:
     libraries = [found for found in libraries_between(start, frame) if not found[1].endswith(_FRONT)]
     if not libraries:
         return Charge(frame, None, True)
-    if any(_is_own_business(file) for _, file in libraries):
+    if any(_is_own_business(file) for _, file in libraries) and not _is_asked_for(start, frame):
         return None
     shown = next((_shower(*library) for library in libraries if _shower(*library)), None)
     via = next((package for package, _ in reversed(libraries) if package != "torch"), "torch")
@@ -96,6 +98,16 @@ def charge(start: FrameType | None = None) -> Charge | None:
 
 def _is_own_business(file: str) -> bool:
     return any(part in file for part in _OWN_BUSINESS) and not any(part in file for part in _CALLERS_CHOICE)
+
+
+def _is_asked_for(start: FrameType, user: FrameType) -> bool:
+    """True where the user's own line calls a function for the value that it reads."""
+    inside = start
+    for outer in outward(start):
+        if outer is user:
+            return inside.f_code.co_name in _ASKED_FOR
+        inside = outer
+    return False
 
 
 def _shower(package: str, file: str) -> str | None:

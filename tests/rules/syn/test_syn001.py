@@ -298,3 +298,10 @@ def test_the_loss_of_such_an_episode_is_not():
     source = EPISODES.replace("        optimizer.step()", "        optimizer.step()\n        print(loss.item())")
 
     assert found(source, "SYN001").subjects[0].name == "loss"
+
+
+def test_the_scale_that_the_program_asks_for_is_told():
+    body = "scaler.get_scale()"
+    before = 'scaler = torch.amp.GradScaler("cuda"); scaler.scale(torch.ones(1, device="cuda"))'
+
+    assert found(training(body, before=before), "SYN001").severity is Severity.ADVICE

@@ -12,7 +12,7 @@ from typing import Any
 
 from deviceguard.findings import Site
 from deviceguard.naming.expressions import running_call
-from deviceguard.naming.factories import Factory, factory_in
+from deviceguard.naming.factories import Factory, evaluated, factory_in
 from deviceguard.naming.frames import locals_of, origin
 
 _MOVES = frozenset({"to", "cuda", "cpu", "xpu", "half", "float", "double", "bfloat16", "type", "long", "int"})
@@ -269,8 +269,10 @@ def _search(scope: ast.AST, name: str, line: int, frame: FrameType) -> tuple[Ori
     """What a scope says of a name up to a line, and the expression that was last bound to it."""
     bound: tuple[int, ast.AST | None] | None = None
     discarded: int | None = None
-    branches = _in_branches(scope)
+    branches, passed_over = _in_branches(scope), _not_taken(scope, frame)
     for node in _own_nodes(scope):
+        if id(node) in passed_over:
+            continue
         for target, value in _bindings(node):
             if _is_running(node, line):
                 continue  # the value is used before this statement binds the name
@@ -367,6 +369,16 @@ def _in_branches(scope: ast.AST) -> set[int]:
         for part in (*node.body, *node.orelse)
         for inner in ast.walk(part)
     }
+
+
+def _not_taken(scope: ast.AST, frame: FrameType) -> set[int]:
+    """Identities of the nodes in branches that the value of a plain name rules out: under ``if debug:``."""
+    found: set[int] = set()
+    for node in _own_nodes(scope):
+        taken = evaluated(node.test, frame) if isinstance(node, ast.If) else None
+        if isinstance(node, ast.If) and isinstance(taken, bool):
+            found |= {id(inner) for part in (node.orelse if taken else node.body) for inner in ast.walk(part)}
+    return found
 
 
 def _is_move_of(value: ast.expr, name: str) -> bool:

@@ -25,7 +25,7 @@ PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("dtype", re.compile(r"expected scalar type \w+ but found \w+|Found dtype \w+ but expected \w+", re.IGNORECASE)),
     ("dtype", re.compile(r"Input type \([^)]*\) and (?:bias|weight) type \([^)]*\) should be the same")),
     ("truncation", re.compile(r"result type \w+ can't be cast to the desired output type \w+")),
-    ("dtype", re.compile(r"expected m1 and m2|dtype mismatch", re.IGNORECASE)),
+    ("dtype", re.compile(r"expected m1 and m2|dtype mismatch|expected target dtype to be", re.IGNORECASE)),
     (
         "dtype",
         re.compile(r"one of the following scalar types|not implemented for '(?:Half|BFloat16|Double|Long|Float)'"),

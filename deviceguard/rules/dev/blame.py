@@ -110,6 +110,9 @@ def _unmoved_module(event: CallFailed, home: torch.device | None, context: Conte
     if holder is not None:
         name = f"{context.subjects.model_name(holder.module, event.frame)}.{holder.path}"
         return Blame("DEV003", name, own, home, module=module, holder=holder, is_module=True)
+    if not loss:
+        top, _ = context.ledger.top_of(module)
+        module = top if home_of(top) == own else module  # as a whole it was never moved
     name = context.subjects.model_name(module, event.frame)
     if loss:
         attribute, tensor = next(iter(_own_tensors(module)), ("", None))
@@ -151,7 +154,7 @@ def _code_for(event: CallFailed, operand: Operand, holder: Holder | None, found:
         return "DEV007"
     if event.module is not None:
         return "DEV011" if is_traced(event.module) else "DEV001"
-    if found.factory is not None and not _is_loss_argument(event, operand):
+    if found.factory is not None and not _is_loss_argument(event, operand) and not _is_model_input(event, operand):
         return "DEV008"
     return "DEV002" if _in_a_loss(event) else "DEV001"
 
@@ -190,6 +193,19 @@ def _in_a_loss(event: CallFailed) -> bool:
     caller = next((frame for frame in outward(event.frame.f_back) if is_user_code(frame)), None)
     text = running_call(caller) if caller is not None else None
     return text is not None and text.kind == "call" and bool(_LOSS.search(text.callee))
+
+
+def _is_model_input(event: CallFailed, operand: Operand) -> bool:
+    """True where the user's line calls a model with the tensor, and some line of its forward refused it."""
+    from torch import nn
+
+    entry = _entry_of(event)
+    text = running_call(entry) if entry is not None else None
+    if text is None or text.kind != "call" or not operand.expression:
+        return False
+    model = locals_of(event.frame).get(text.callee, event.frame.f_globals.get(text.callee))
+    given = (*text.positional, *(value for _, value in text.keywords))
+    return isinstance(model, nn.Module) and operand.expression in given
 
 
 def _is_loss_argument(event: CallFailed, operand: Operand) -> bool:

@@ -123,8 +123,8 @@ class InputDevice(Rule):
         if given is not None:
             subjects.append(self.context.subjects.tensor(name, given.tensor, "input"))
         return self.finding(
-            f"{found.name} ({event.callee}) has its parameters on {found.device}, but it is called with {name}, which "
-            f"is on {found.home}.",
+            f"{found.name} ({_kind(event, found.module)}) has its parameters on {found.device}, but it is called with "
+            f"{name}, which is on {found.home}.",
             f"move the module once, before it is used: {found.name}.to({str(found.home)!r})",
             subjects,
             site=site_of_call(event),
@@ -173,6 +173,10 @@ class InputDevice(Rule):
             [self.context.subjects.tensor(name, tensor, "input"), module],
             key=name,
         )
+
+
+def _kind(event: CallFailed, module: nn.Module) -> str:
+    return event.callee if module is event.module else type(module).__name__
 
 
 def _places_nothing_itself(module: nn.Module) -> bool:

@@ -154,4 +154,6 @@ def _fix(found: Blame, event: CallFailed, loss: str) -> str:
         return f"move the criterion once, where it is made: {loss.split(' ')[0]}.to({where})"
     if found.name.isidentifier():
         return f"{found.name} = {found.name}.to({where}) before the loss"
+    if found.tensor is None and found.origin.factory is not None:
+        return f"{found.origin.factory}(..., device={where})"
     return f"give it on the right device: {found.name}.to({where}), or make it with device={where}"

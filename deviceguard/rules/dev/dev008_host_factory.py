@@ -12,6 +12,8 @@ from deviceguard.remedies import MoveOperands, Remedy
 from deviceguard.rules.dev.blame import Blame, blame
 from deviceguard.rules.rule import Rule, on
 
+_TAKE_NO_DEVICE = ("from_numpy", "frombuffer", "multinomial", "bernoulli", "Tensor")
+
 
 class HostFactory(Rule):
     """A tensor that a factory such as ``torch.ones`` or ``torch.arange`` made without a device meets device tensors.
@@ -72,7 +74,9 @@ class HostFactory(Rule):
         yield self.finding(
             f"{found.name} is on {found.device}: {found.origin.factory}{where} {how}. It meets "
             f"{like or 'tensors'} on {found.home}.",
-            f"{found.origin.factory}(..., device={device})",
+            f"{found.name} = {found.name}.to({device})"
+            if str(found.origin.factory).endswith(_TAKE_NO_DEVICE)
+            else f"{found.origin.factory}(..., device={device})",
             [_subject(found) if found.tensor is None else self.context.subjects.tensor(found.name, found.tensor)],
             site=site_of_call(event),
             key=found.name,

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.backends.devices import is_accelerator
-from deviceguard.events import CallFailed, ModuleStateLoaded, ObjectLoaded, OptimizerStateLoaded, OptimizerStepped
+from deviceguard.events import (
+    CallFailed,
+    ModuleCalled,
+    ModuleStateLoaded,
+    ObjectLoaded,
+    OptimizerStateLoaded,
+    OptimizerStepped,
+    RunEnded,
+)
 from deviceguard.findings import Finding, Severity, Site, Subject
-from deviceguard.naming.frames import site_of, user_frame
+from deviceguard.naming.frames import site_of, user_frame, user_site
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.phrases import came_from, site_of_call
-from deviceguard.rules.dev.blame import Blame, blame
+from deviceguard.rules.dev.blame import Blame, blame, home_of
 from deviceguard.rules.rule import Rule, on
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from deviceguard.context import Context
 
@@ -29,7 +39,7 @@ class WrongDeviceIndex(Rule):
     What it does:
         Follows checkpoints that were loaded without ``map_location`` and says when their tensors go into a model or an
         optimizer on another index. Looks, too, whether the parameters that train are on the device this process has
-        made current, or that its local rank asks for.
+        made current, or that its local rank asks for; where nothing trains, whether the models that run are.
 
     Why it hurts:
         ``torch.load`` restores tensors to the device they were saved from. With one process per device every rank then
@@ -80,6 +90,10 @@ class WrongDeviceIndex(Rule):
 
         self._loaded: Any = WeakTensorKeyDictionary()
         self._said: set[str] = set()
+        self._looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._homes: set[torch.device] = set()
+        self._astray: tuple[Subject, torch.device, tuple[int, str], Site | None] | None = None
+        self._trains = False
 
     @on(ObjectLoaded)
     def loaded(self, event: ObjectLoaded) -> Iterator[Finding]:
@@ -147,6 +161,7 @@ class WrongDeviceIndex(Rule):
     @on(OptimizerStepped)
     def stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """A step is done: is what trains on the device of this process?"""
+        self._trains = True
         if not self.context.steps.examined or "step" in self._said:
             return
         parameters = [p for group in event.optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -165,6 +180,33 @@ class WrongDeviceIndex(Rule):
             f"{index}.",
             f"device = torch.device({home.type!r}, {index}), and move the model there",
             [subject],
+        )
+
+    @on(ModuleCalled)
+    def called(self, event: ModuleCalled) -> None:
+        """A model runs for the first time: where?"""
+        if not event.is_root or event.module in self._looked_at:
+            return
+        self._looked_at.add(event.module)
+        home = home_of(event.module)
+        if home is None or not is_accelerator(home) or home.index is None:
+            return
+        self._homes.add(home)
+        meant = self._index_meant(home.index) if self._astray is None else None
+        if meant is not None:
+            self._astray = (self.context.subjects.model(event.module), home, meant, user_site())
+
+    @on(RunEnded)
+    def run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """The run is over, and nothing was trained: did all that ran do so on another device than this process's?"""
+        if self._astray is None or self._trains or self._said or len(self._homes) > 1:
+            return
+        subject, home, (index, why), site = self._astray
+        yield self.finding(
+            f"{subject.name} runs on {home}, but {why}: nothing of this process is on index {index}.",
+            f"device = torch.device({home.type!r}, {index}), and move the model there",
+            [subject],
+            site=site,
         )
 
     def _index_meant(self, used: int) -> tuple[int, str] | None:

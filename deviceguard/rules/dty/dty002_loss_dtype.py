@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,6 +15,8 @@ from deviceguard.naming.phrases import how_it_came, site_of_call
 from deviceguard.remedies import CastOperands, Remedy
 from deviceguard.rules.dty.dtypes import autocast_dtype, short
 from deviceguard.rules.rule import Rule, on
+
+_WANTS_INDICES = re.compile(r"type Long|dtype to be Long")
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +125,7 @@ class LossDtype(Rule):
         if given is None:
             return
         home = given.tensor.dtype
-        wants_indices = "type Long" in str(event.error)
+        wants_indices = _WANTS_INDICES.search(str(event.error)) is not None
         for operand in _suspects(operands, given, wants_indices):
             if operand.tensor.dtype != home or wants_indices:
                 name = operand.expression or operand.role

@@ -191,8 +191,7 @@ class ClipBeforeUnscale(Rule):
             if scaler is None:
                 continue
             scale = float(scaler.get_scale())
-            frame = user_frame()
-            if scale == 1.0 or (frame is not None and _ASKS_FOR_SCALE in frame.f_code.co_names):
+            if scale == 1.0 or _asks_for_scale(user_frame()):
                 return
             subject = self.context.subjects.parameter(parameter)
             optimizer = self.context.subjects.optimizer(event.optimizer)
@@ -259,7 +258,12 @@ def _is_accounted_for(limit: float, scale: float, frame: FrameType | None) -> bo
     """True where the program knows of the scale: by the size of its limit, or else by asking the scaler for it."""
     if limit < float("inf") and scale >= _LARGE:
         return limit >= scale * _SMALLEST_LIMIT
-    return frame is not None and _ASKS_FOR_SCALE in frame.f_code.co_names
+    return _asks_for_scale(frame)
+
+
+def _asks_for_scale(frame: FrameType | None) -> bool:
+    """True where one of the user's functions that are running asks a scaler for its scale."""
+    return any(_ASKS_FOR_SCALE in each.f_code.co_names for each in outward(frame) if is_user_code(each))
 
 
 def _is_inside_clipping() -> bool:

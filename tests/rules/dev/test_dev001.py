@@ -104,9 +104,8 @@ def test_module_that_was_never_moved():
     finding = one(UNMOVED, "DEV001")
 
     assert finding.site.line == line(UNMOVED, "net(x)")
-    assert "net[0]" in finding.message
-    assert "called with x" in finding.message
-    assert ".to('cuda:0')" in finding.fix
+    assert finding.message.startswith("net (Sequential) has its parameters on cpu, but it is called with x")
+    assert finding.fix == "move the module once, before it is used: net.to('cuda:0')"
 
 
 PLAIN_OPERATOR = """
@@ -282,3 +281,39 @@ net(torch.randn(2, 4, device="cuda"))
     assert names(finding) == ["self.freq"]
     assert "made without data" in finding.message
     assert "persistent=False" in finding.fix
+
+
+def test_an_input_that_a_line_of_the_forward_refused():
+    source = """
+import numpy
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, x, edges):
+        return edges @ (x @ self.weight)
+
+edges = torch.from_numpy(numpy.eye(5, dtype=numpy.float32))
+net = Graph().to("cuda")
+net(torch.randn(5, 4, device="cuda"), edges)
+"""
+    finding = one(source, "DEV001")
+
+    assert names(finding) == ["edges"]
+    assert finding.site.line == line(source, "net(torch.randn")
+    assert finding.fix == "edges = edges.to('cuda:0') before the call"
+
+
+def test_a_branch_that_was_not_taken_is_no_origin():
+    source = """
+fixed = False
+average = {"w": torch.zeros(2)}
+if fixed:
+    average = {"w": average["w"].to("cuda")}
+average["w"].add_(torch.ones(2, device="cuda"))
+"""
+    report = run(source)
+
+    assert f"line {line(source, 'average = ')}" in report.findings[0].message

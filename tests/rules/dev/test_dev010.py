@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.rules.findings import line, names, one, silent
 
 CHECKPOINT = """
@@ -81,3 +83,33 @@ net(images)
 
     assert names(finding) == ["images"]
     assert "set_device(1)" in finding.fix
+
+
+ONLY_RUN = """
+torch.cuda.set_device(1)
+net = nn.Linear(4, 2).to("cuda:0").eval()
+with torch.no_grad():
+    for _ in range(3):
+        net(torch.randn(3, 4, device="cuda:0"))
+"""
+
+
+def test_a_model_that_is_only_run():
+    finding = one(ONLY_RUN, "DEV010", "cuda:2")
+
+    assert names(finding) == ["net"]
+    assert finding.site.line == line(ONLY_RUN, "net(torch.randn")
+    assert finding.fix == "device = torch.device('cuda', 1), and move the model there"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ONLY_RUN.replace("cuda:0", "cuda:1"),
+        ONLY_RUN.replace("torch.cuda.set_device(1)\n", "").replace("cuda:0", "cuda:1"),
+        ONLY_RUN + 'nn.Linear(4, 2).to("cuda:1")(torch.randn(3, 4, device="cuda:1"))\n',
+    ],
+    ids=["on the current device", "chosen by name", "one model on each"],
+)
+def test_models_that_are_only_run_where_they_should_be(source):
+    silent(source, "cuda:2")

@@ -64,3 +64,15 @@ with torch.autocast("cuda", dtype=torch.float16):
     F.mse_loss(net(x), torch.zeros(8, 3, device="cuda"))
 F.cross_entropy(net(x), t)
 """)
+
+
+def test_class_indices_as_floats():
+    source = """
+net = nn.Linear(4, 3).to("cuda")
+y = torch.tensor([0.0, 1.0, 2.0]).to("cuda")
+F.cross_entropy(net(torch.randn(3, 4, device="cuda")), y)
+"""
+    finding = one(source, "DTY002")
+
+    assert names(finding) == ["y"]
+    assert finding.fix == "y.long()"

@@ -76,5 +76,6 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
     }
     for name, value in answers.items():
         patches.set_existing(torch.accelerator, name, value)
+    patches.set_existing(torch._C, "_get_accelerator", lambda check=None: torch.device(running().type))
     for name, stand_in in streams.neutral().items():
         patches.set_existing(torch, name, stand_in)

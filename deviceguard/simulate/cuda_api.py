@@ -231,6 +231,8 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
         if name in answers or name in _KEPT or not callable(found) or isinstance(found, type):
             continue
         patches.set(torch.cuda, name, _refusal(f"torch.cuda.{name}"))
+    for name in ("_snapshot", "_dump_snapshot"):
+        patches.set_existing(torch.cuda.memory, name, _refusal(f"torch.cuda.memory.{name}"))
     patches.set(torch.cuda, "_initialized", True)
     for name in ("CUDAGraph", "graph"):
         patches.set(torch.cuda, name, _refused_class(f"torch.cuda.{name}"))

@@ -26,6 +26,8 @@ ATTRIBUTE = "_deviceguard_allocation"
 
 _untyped_storage: Callable[[Tensor], Any] = torch._C.TensorBase.untyped_storage
 _ORDINARY = frozenset({Tensor, torch.nn.Parameter})
+#: PyTorch's own tensors that hold another one, and the attribute with it.
+_WRAPPERS = {"NestedTensor": "_values", "DTensor": "_local_tensor"}
 _NO_STORAGE = (NotImplementedError, RuntimeError)
 
 
@@ -33,9 +35,9 @@ def _storage_of(tensor: Tensor) -> Any:
     """The storage of a tensor, past the ``__torch_function__`` of its class: asking must not be seen by it."""
     if type(tensor) in _ORDINARY:
         return _untyped_storage(tensor)
-    if type(tensor).__name__ == "NestedTensor":
-        values: Any = tensor._values
-        return _storage_of(values)
+    inner = _WRAPPERS.get(type(tensor).__name__)
+    if inner is not None:
+        return _storage_of(getattr(tensor, inner))
     with torch._C.DisableTorchFunctionSubclass():
         return _untyped_storage(tensor)
 

@@ -69,13 +69,18 @@ def install(patches: Patches, mode: SimulationMode) -> None:
     for name, made in _tensor_types(mode).items():
         patches.set_existing(torch.cuda, name, made)
     set_type = torch.set_default_tensor_type
+    on_device: list[bool] = []
 
     def set_default_tensor_type(named: Any) -> None:
         name = named if isinstance(named, str) else f"{named.__module__}.{named.__name__}"
         if not name.startswith("torch.cuda."):
             set_type(named)
+            if on_device:
+                on_device.clear()
+                torch.set_default_device(None)
             return
         set_type(name.replace("torch.cuda.", "torch."))
+        on_device.append(True)
         torch.set_default_device("cuda")
 
     patches.set(torch, "set_default_tensor_type", set_default_tensor_type)

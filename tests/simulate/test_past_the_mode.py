@@ -144,3 +144,32 @@ def test_profiler(capfd):
 
     assert any(event.key == "aten::add" for event in profile.key_averages())
     assert "CUDA" not in capfd.readouterr().err
+
+
+def test_fully_sharded():
+    """Parameters that are sharded tensors are on the device, gathered and not, and train."""
+    distributed = pytest.importorskip("torch.distributed")
+    from torch.distributed.fsdp import fully_shard
+
+    distributed.init_process_group("nccl", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        net = nn.Linear(4, 2).cuda()
+        fully_shard(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loss = net(torch.ones(1, 4, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+
+        assert loss.device == net.weight.device == net.weight.grad.device == CUDA
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_default_tensor_type_and_back():
+    """The legacy setter moves the default device, and takes it back."""
+    torch.set_default_tensor_type(torch.cuda.FloatTensor)
+    try:
+        assert torch.zeros(1).device == CUDA
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.zeros(1).device.type == "cpu"

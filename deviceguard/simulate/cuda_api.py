@@ -236,6 +236,7 @@ def install(patches: Patches, memory: DeviceMemory) -> None:
     patches.set(torch.cuda, "_initialized", True)
     for name in ("CUDAGraph", "graph"):
         patches.set(torch.cuda, name, _refused_class(f"torch.cuda.{name}"))
+    patches.set(torch.cuda.jiterator._JittedFunction, "__call__", _refusal("torch.cuda.jiterator"))
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         patches.set_existing(torch.cuda.nvtx, name, _nothing)
     patches.set_existing(torch.cuda.nvtx, "range", _null)

@@ -81,6 +81,14 @@ def test_random_numbers_are_those_of_the_host():
     assert torch.equal(first.cpu(), torch.rand(2, device="cuda").cpu())
 
 
+def test_kernels_compiled_at_run_time_are_refused():
+    """There is no compiler for them; making one is no error, so that modules that do can be imported."""
+    double = torch.cuda.jiterator._create_jit_fn("template <typename T> T twice(T x) { return 2 * x; }")
+
+    with pytest.raises(NotSimulatedError, match=r"^torch\.cuda\.jiterator is not simulated"):
+        double(torch.ones(2, device="cuda"))
+
+
 def test_graphs_are_refused_but_can_be_named():
     """Libraries write ``torch.cuda.CUDAGraph | None`` at import."""
     assert (torch.cuda.CUDAGraph | None) is not None

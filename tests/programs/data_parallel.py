@@ -42,6 +42,7 @@ def main():
         print(
             [loss.item() for loss in losses], len(gathered), [parameter.sum().item() for parameter in net.parameters()]
         )
+    del wrapped  # while its tensors live: its end waits for gloo's thread, which may have to release the last of them
     dist.destroy_process_group()
 
 

@@ -26,7 +26,7 @@ def run(command, device, **more):
         "TOKENIZERS_PARALLELISM": "false",
         **more,
     }
-    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deviceguard.simulate.labels import device_of, label_tensor, quiet, tensors_in
+from deviceguard.simulate.labels import device_of, label_tensor, label_tree, quiet, tensors_in
 from deviceguard.simulate.patching import Patches
 from deviceguard.simulate.placement_words import text_of
 
@@ -62,9 +62,11 @@ def _install_function(patches: Patches, mode: SimulationMode) -> None:
                 if isinstance(node, function.BackwardCFunction):
                     inputs = [device_of(item) if isinstance(item, torch.Tensor) else None for item in args]
                     outputs = [device_of(item) for item in tensors_in((result,))]
-                    if not any(outputs) and not is_entered(mode):
-                        # called from inside another call, whose results are labelled only when it returns
-                        outputs = [next(filter(None, inputs), None)] * len(outputs)
+                    home = next(filter(None, inputs), None)
+                    if home is not None and not any(outputs) and not is_entered(mode):
+                        # called from inside another call, which labels only what it returns: not what this one keeps
+                        outputs = [home] * len(outputs)
+                        label_tree(result, home, mode.memory)
                     setattr(node, _OUTPUTS, outputs)
                     setattr(node, _INPUTS, inputs)
                     break

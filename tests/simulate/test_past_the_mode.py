@@ -173,3 +173,24 @@ def test_default_tensor_type_and_back():
     finally:
         torch.set_default_tensor_type(torch.FloatTensor)
     assert torch.zeros(1).device.type == "cpu"
+
+
+def test_custom_operator_that_keeps_what_it_returns():
+    """What an operator saves for its backward pass is on the device before it returns."""
+
+    @torch.library.custom_op("deviceguard_tests::scaled", mutates_args=())
+    def scaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sum() * 2, torch.full_like(x, 2.0)
+
+    def keep(ctx, inputs, output):
+        ctx.gradient = output[1]
+
+    def backward(ctx, gradient, _):
+        return ctx.gradient * gradient
+
+    scaled.register_autograd(backward, setup_context=keep)
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    scaled(x)[0].backward()
+
+    assert x.grad.device == CUDA
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]

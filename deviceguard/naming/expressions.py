@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import dis
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -32,6 +33,10 @@ class CallText:
         return self.positional[position] if 0 <= position < len(self.positional) else None
 
 
+_BEFORE_CALL = dis.opmap.get("PRECALL")
+"""The instruction before each call, in Python 3.11 only."""
+_TO_CALL = 4
+"""Bytes from it to the call: itself and its one cache entry."""
 _SYMBOLS: dict[type[ast.AST], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -60,10 +65,27 @@ def running_node(where: FrameType | TracebackType) -> ast.AST | None:
     import executing
 
     try:
-        node: Any = executing.Source.executing(where).node
+        node: Any = executing.Source.executing(_at_the_call(where)).node
     except Exception:
         return None
     return node if isinstance(node, ast.AST) else None
+
+
+def _at_the_call(where: FrameType | TracebackType) -> FrameType | TracebackType:
+    """The same place, with the instruction that calls.
+
+    A call of a builtin that Python 3.11 has specialised, which it does after some turns of a loop, is made by the
+    instruction before it.
+    """
+    if _BEFORE_CALL is None:
+        return where
+    if isinstance(where, TracebackType):
+        frame, instruction, line = where.tb_frame, where.tb_lasti, where.tb_lineno
+    else:
+        frame, instruction, line = where, where.f_lasti, where.f_lineno or 0
+    if instruction < 0 or frame.f_code.co_code[instruction] != _BEFORE_CALL:
+        return where
+    return TracebackType(None, frame, instruction + _TO_CALL, line)
 
 
 def running_call(where: FrameType | TracebackType) -> CallText | None:

@@ -90,8 +90,12 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
     Args:
         start: where to look first; the caller's frame by default.
     """
-    frame = sys._getframe(1) if start is None else start
-    return next((candidate for candidate in outward(frame) if is_user_code(candidate)), None)
+    frame: FrameType | None = sys._getframe(1) if start is None else start
+    while frame is not None:  # spelled out: asked for each parameter that is made
+        if origin(frame.f_code.co_filename) == "user":
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def libraries_between(start: FrameType | None, user: FrameType | None) -> list[tuple[str, str]]:
@@ -118,7 +122,13 @@ def site_of(frame: FrameType | None, line: int | None = None, via: str | None = 
 
 def spot_of(frame: FrameType | None) -> Site | None:
     """As :func:`site_of` without reading the source: cheap enough to keep one for each parameter."""
-    return None if frame is None else Site(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
+    return None if frame is None else _spot(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _spot(file: str, line: int, function: str) -> Site:
+    """One object for all that is made on one line."""
+    return Site(file, line, function)
 
 
 def with_source(site: Site | None) -> Site | None:

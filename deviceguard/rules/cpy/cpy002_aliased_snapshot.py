@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +13,7 @@ from deviceguard.events import ModuleStateLoaded, ModuleStateTaken, ObjectSaved,
 from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.ledger.tensors import parameters_of, tensors_in
 from deviceguard.ledger.values import storage_of, versions_of
-from deviceguard.naming.frames import user_frame
+from deviceguard.naming.frames import user_frame, user_site
 from deviceguard.naming.holdings import held_values
 from deviceguard.naming.phrases import made_at
 from deviceguard.naming.provenance import origin_of
@@ -30,8 +32,32 @@ SNAPSHOT = re.compile(
 ROLE = re.compile(r"(?:^|[_.])(target|tgt|teacher|old|ema|best|snapshot|backup|initial|reference)(?=$|[_\d])", re.I)
 """Names of models that are meant to be another object than the one that is trained."""
 
+MOST_TAKEN = 64
+"""State dicts that are followed at a time."""
+
 ENOUGH = 2
 """Steps at which the same alias is held."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Taken:
+    """A state dict that was taken from a model, to see whether an average is accumulated in it.
+
+    Attributes:
+        state: the dictionary.
+        module: the model whose memory it holds.
+        site: the line that took it.
+        versions: version counters of the first parameters then.
+        trained: training steps of the model then.
+        written: the model it was loaded into after it had been written to; set once that has happened.
+    """
+
+    state: weakref.ref[Any]
+    module: weakref.ref[nn.Module]
+    site: Site | None
+    versions: tuple[int, ...]
+    trained: int
+    written: str = ""
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,7 +93,9 @@ class AliasedSnapshot(Rule):
     What it does:
         Looks for a state dict, or tensors, or a second name of a model, that are kept under a name which says that
         a former state is meant (``best``, ``before``, ``target``), and whose memory is that of parameters which are
-        trained on; and for a state dict that is loaded back into the model it shares its memory with.
+        trained on; for a state dict that is loaded back into the model it shares its memory with; and for a state dict
+        in which the sum of several models is accumulated, and with it in the model it was taken from, when that model
+        is not loaded afresh.
 
     Why it hurts:
         ``state_dict()``, ``dict.copy()``, ``.detach()``, ``.cpu()`` on the host and ``.to()`` copy nothing. The "best"
@@ -122,11 +150,51 @@ class AliasedSnapshot(Rule):
         self._told: set[str] = set()
         self._pending = 2
         self._saved: Any = WeakTensorKeyDictionary()
+        self._taken: list[_Taken] = []
+        self._refreshed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     @on(ModuleStateTaken)
     def taken(self, event: ModuleStateTaken) -> None:
         """A snapshot may have been taken: look at the next steps."""
         self._pending = 2
+        try:
+            state = weakref.ref(event.state)
+        except TypeError:  # a plain dict
+            return
+        module, versions = event.module, _first_versions(event.module)
+        pending = [t for t in self._taken if t.module() is not None and (t.written or t.state() is not None)]
+        taken = _Taken(state, weakref.ref(module), user_site(), versions, self._trained_steps(module))
+        self._taken = [*pending[1 - MOST_TAKEN :], taken]
+
+    def _trained_steps(self, module: nn.Module) -> int:
+        record = self.context.ledger.model(module)
+        return record.trained_steps if record is not None else 0
+
+    def _note_accumulation(self, event: ModuleStateLoaded) -> None:
+        """A state that was added to in place, and with it the model it was taken from."""
+        for taken in self._taken:
+            module = taken.module()
+            if module is None or module is event.module or taken.state() is not event.state:
+                continue
+            versions = _first_versions(module)
+            if versions != taken.versions and taken.trained == self._trained_steps(module):
+                taken.written = self.context.subjects.model_name(event.module)
+
+    def _accumulations(self) -> Iterator[Finding]:
+        """The models that still hold what was accumulated in their memory."""
+        for taken in self._taken:
+            module = taken.module()
+            if not taken.written or module is None or module in self._refreshed:
+                continue
+            subject = self.context.subjects.model(module)
+            yield self.finding(
+                f"An average was accumulated in the memory of {subject.name}: the state dict{made_at(taken.site)} is "
+                f"not a copy, so that adding to it overwrote {subject.name} before it was loaded into {taken.written}.",
+                f"start the sum from a copy{_line(taken.site)}: copy.deepcopy({subject.name}.state_dict())",
+                [subject],
+                site=taken.site,
+                key=subject.name,
+            )
 
     @on(OptimizerStepping)
     def stepping(self, event: OptimizerStepping) -> None:
@@ -219,6 +287,10 @@ class AliasedSnapshot(Rule):
     @on(ModuleStateLoaded)
     def loaded(self, event: ModuleStateLoaded) -> Iterator[Finding]:
         """A snapshot that is loaded back into the memory it consists of."""
+        self._note_accumulation(event)
+        if any(taken.written and taken.module() is event.module for taken in self._taken):
+            self._refreshed.add(event.module)
+        self._taken = [taken for taken in self._taken if taken.module() is not event.module]
         own = {storage_of(p) for p in event.module.parameters()}
         tensors = list(tensors_in(dict(event.state)))
         aliases = [tensor for tensor in tensors if storage_of(tensor) in own]
@@ -242,6 +314,7 @@ class AliasedSnapshot(Rule):
     @on(RunEnded)
     def end(self, event: RunEnded) -> Iterator[Finding]:
         """Aliases that were held over training steps under a telling name."""
+        yield from self._accumulations()
         for held in self._kept.values():
             if held.seen < ENOUGH or held.saved or (held.how == "dict" and held.model.name in self._told):
                 continue
@@ -267,6 +340,10 @@ class AliasedSnapshot(Rule):
                 else f"clone what you keep in {held.name}: .detach().clone()"
             )
         return self.finding(message, fix, [subject, held.model], site=held.site, count=held.seen, key=held.name)
+
+
+def _first_versions(module: nn.Module) -> tuple[int, ...]:
+    return versions_of(itertools.islice(module.parameters(), 8))
 
 
 def _line(site: Site | None) -> str:

@@ -157,7 +157,7 @@ class StaleBuffers(Rule):
                 continue
             for name, first in start.items():
                 mine, theirs = sample_of(part._buffers[name]), sample_of(twin._buffers[name])
-                if first is not None and mine == first and theirs != first:
+                if None not in (first, mine, theirs) and mine == first and theirs != first:
                     yield f"{path}.{name}" if path else name
 
     def _finding(self, known: _Copy) -> Finding:

@@ -38,6 +38,7 @@ class _Swapped:
         average: name of that average.
         site: the line of that evaluation.
         steps: steps that began with it.
+        after: elements after the last step, kept where writes past autograd are to be seen too; else empty.
         subject: the model, as text.
     """
 
@@ -48,6 +49,7 @@ class _Swapped:
     steps: int = 0
     subject: Subject | None = None
     told: bool = False
+    after: tuple[Any, ...] = ()
 
 
 class SwapNotRestored(Rule):
@@ -119,6 +121,7 @@ class SwapNotRestored(Rule):
         self._models: weakref.WeakKeyDictionary[nn.Module, _Swapped] = weakref.WeakKeyDictionary()
         self._all: list[_Swapped] = []
         self._torch_averages: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._named = False
 
     @on(ModuleCopied)
     def copied(self, event: ModuleCopied) -> None:
@@ -143,6 +146,7 @@ class SwapNotRestored(Rule):
                 known = self._models[inner] = _Swapped()
                 self._all = [*self._all[-50:], known]
             known.stepped, known.holds = _state(inner), None
+            known.after = sample_of_all(inner.parameters()) if self._named and self.context.steps.examined else ()
 
     @on(ModuleCalled)
     def called(self, event: ModuleCalled) -> None:
@@ -155,10 +159,14 @@ class SwapNotRestored(Rule):
             return
         module = unwrapped(event.module)
         known = self._models.get(module)
-        if known is None or known.holds is not None or known.told or known.stepped == _state(module):
+        if known is None or known.holds is not None or known.told:
+            return
+        if known.stepped == _state(module) and not self._may_differ(known):
             return
         mine = sample_of_all(module.parameters())
-        name = self._average_like(module, mine)
+        if mine == known.after:
+            return
+        name = self._average_like(module, mine) if None not in mine else ""  # not readable: not known to be equal
         if name:
             known.holds, known.average, known.site = mine, name, user_site()
             known.subject = self.context.subjects.model(module)
@@ -184,6 +192,15 @@ class SwapNotRestored(Rule):
         for known in self._all:
             if known.steps and not known.told:
                 yield self._finding(known)
+
+    def _may_differ(self, known: _Swapped) -> bool:
+        """True when weights without a mark of a write may still be others: ``p.data.copy_()`` leaves none.
+
+        They are read after the steps, for the comparison, once there is a variable that is called an average.
+        """
+        if not self._named and self.context.steps.examined:
+            self._named = any(AVERAGE.search(name) for _, name, _ in held_values(user_frame()))
+        return bool(known.after)
 
     def _average_like(self, module: nn.Module, mine: tuple[Any, ...]) -> str:
         """Name of an average that has these weights."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deviceguard.backends.devices import is_host, is_simulated
 from deviceguard.events import CallFailed, IntegersWritten
 from deviceguard.findings import Finding, Severity
-from deviceguard.naming.frames import site_of, user_frame
+from deviceguard.naming.frames import libraries_between, site_of, user_frame
 from deviceguard.naming.objects import variable_of
 from deviceguard.naming.phrases import how_it_came, site_of_call
 from deviceguard.rules.dty.dtypes import short
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _SHARE_LOST = 0.05
 _SAMPLE = 4096
+
+_AVERAGES = "swa_utils.py"
 
 
 class FloatTruncated(Rule):
@@ -69,6 +72,8 @@ class FloatTruncated(Rule):
         frame = user_frame()
         if frame is None or not self._may_look(event.value, (frame.f_code.co_filename, frame.f_lineno)):
             return
+        if any(file.endswith(_AVERAGES) for _, file in libraries_between(sys._getframe(), frame)):
+            return  # the counters of normalisation layers, rounded among the averaged buffers
         share = _share_lost(event.value)
         if share < _SHARE_LOST:
             return

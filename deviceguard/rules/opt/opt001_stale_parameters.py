@@ -172,10 +172,16 @@ class StaleParameters(Rule):
         subjects = self.context.subjects
         subject = subjects.optimizer(optimizer)
         names = [subjects.parameter_name(p) for p in live]
+        frozen = not any(p.requires_grad for p in held)
+        cause = (
+            f"those {subject.name} holds are frozen"
+            if frozen
+            else "made after it, by a wrapper or an injected layer, or left out"
+        )
         return self.finding(
             f"{subject.name} steps, but not one of its {len(held)} parameters has a gradient.\n"
             f"The model that is run trains {listed(names)}, which "
-            f"{'are' if len(names) > 1 else 'is'} in no optimizer: made after it, by a wrapper or an injected layer.",
+            f"{'are' if len(names) > 1 else 'is'} in no optimizer: {cause}.",
             self._fix(optimizer, live[0], subject.name),
             [*(subjects.parameter(p) for p in live[:3]), subject],
             key=subject.name,

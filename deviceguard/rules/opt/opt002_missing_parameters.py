@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from deviceguard.events import OptimizerStepping, RunEnded
 from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.ledger.lineage import stale_pairs
-from deviceguard.ledger.values import Sample, gradient_of, sample_of
+from deviceguard.ledger.values import Sample, gradient_of, readable, sample_of, versions_of
 from deviceguard.naming.phrases import listed, made_at
 from deviceguard.rules.rule import Rule, on
 
@@ -30,12 +30,14 @@ class _Candidate:
     Attributes:
         since: step in which it was first seen so.
         last: step in which it was last seen so.
-        sample: elements read then; a hand-written update changes them.
+        sample: elements read then; a hand-written update changes them. None where they cannot be read.
+        version: its version counter then.
     """
 
     since: int
     last: int
     sample: Sample | None
+    version: tuple[int, ...]
 
 
 class MissingParameters(Rule):
@@ -144,10 +146,11 @@ class MissingParameters(Rule):
         now = self.context.steps.index
         known = self._seen.get(parameter)
         if known is None or _changed(parameter, known):
-            self._seen[parameter] = _Candidate(now, now, sample_of(parameter))
+            self._seen[parameter] = _Candidate(now, now, sample_of(parameter), versions_of([parameter]))
             return False
         known.last = now
-        return now > known.since and bool(gradient_of(parameter).any())  # type: ignore[union-attr]
+        gradient = gradient_of(parameter)
+        return now > known.since and gradient is not None and (not readable(gradient) or bool(gradient.any()))
 
     def _is_urgent(self, group: Sequence[torch.Tensor]) -> bool:
         """True where no later optimizer is likely: a layer that is registered nowhere, or after many steps."""
@@ -210,4 +213,8 @@ class MissingParameters(Rule):
 
 
 def _changed(parameter: torch.Tensor, known: _Candidate) -> bool:
-    return known.sample is not None and sample_of(parameter) != known.sample
+    """True when it was written to; by its version counter alone where its elements cannot be read."""
+    if versions_of([parameter]) != known.version:
+        return True
+    now = sample_of(parameter)
+    return now is not None and known.sample is not None and now != known.sample

@@ -17,7 +17,7 @@ from deviceguard.events import (
 )
 from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.ledger.tensors import parameters_of
-from deviceguard.ledger.values import gradient_of, sample_of
+from deviceguard.ledger.values import Sample, gradient_of, sample_of
 from deviceguard.naming.frames import user_site
 from deviceguard.naming.phrases import listed
 from deviceguard.rules.opt.gradient_watch import LeftOver, has_grown, left_over, look_before_backward
@@ -143,7 +143,9 @@ class StaleGradient(Rule):
         held = parameters_of(optimizer)
         if not fed:
             return held
-        handed = {(p.shape, sample_of(g, 16)) for p in held if (g := gradient_of(p)) is not None}
+        handed: set[tuple[torch.Size, Sample | None]] = {
+            (p.shape, sample) for p in held if (g := gradient_of(p)) is not None and (sample := sample_of(g, 16))
+        }
         unowned = self.context.ledger.unowned_with_gradient()
         return [p for p in unowned if (p.shape, sample_of(p.grad, 16)) in handed]  # type: ignore[arg-type]
 

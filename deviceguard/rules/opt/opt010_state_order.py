@@ -83,7 +83,7 @@ class StateOrder(Rule):
     def taken(self, event: OptimizerStateTaken) -> None:
         """Remember the order."""
         samples = _samples(event.state)
-        if any(samples):
+        if any(samples) and None not in samples:  # what cannot be read tells nothing about the order
             self._taken = [*self._taken[1 - MOST_TAKEN :], _Taken(self._names(event.optimizer), samples)]
 
     @on(OptimizerStateLoaded)
@@ -132,11 +132,14 @@ class StateOrder(Rule):
 
 
 def _samples(state: Mapping[str, Any]) -> tuple[Sample | None, ...]:
-    """A few numbers of the state of each parameter, in the order of the groups."""
+    """A few numbers of the state of each parameter, in the order of the groups.
+
+    Empty for a parameter without state, None for state that cannot be read.
+    """
     order = [key for group in state.get("param_groups", ()) for key in group.get("params", ())]
-    found = []
+    found: list[Sample | None] = []
     for key in order[:256]:
         entry = state.get("state", {}).get(key, {})
         value = next((entry[name] for name in SHAPED if name in entry), None) if isinstance(entry, Mapping) else None
-        found.append(sample_of(value, 8) if value is not None and hasattr(value, "layout") else None)
+        found.append(sample_of(value, 8) if value is not None and hasattr(value, "layout") else ())
     return tuple(found)

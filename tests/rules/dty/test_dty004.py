@@ -57,3 +57,14 @@ mask = torch.zeros(3, dtype=torch.bool)
 mask[0] = 1.0
 quantised = torch.empty(4, dtype=torch.int8).copy_((torch.randn(4) * 40).round())
 """)
+
+
+def test_counters_among_averaged_buffers_are_silent():
+    silent("""
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+for _ in range(3):
+    net(torch.ones(4, 4) * torch.rand(4, 1))
+    average.update_parameters(net)
+""")

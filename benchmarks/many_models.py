@@ -101,7 +101,7 @@ def _round(guard: bool, parameters: int, steps: int) -> tuple[float, list[float]
                 (one() + other()).backward()
                 optimizer.step()
 
-        for _ in range(4):  # 20 optimizer steps, of which the guard examines the first 10 in full
+        for _ in range(15):  # a turn of all five counts as one step, and the first 10 are examined in full
             step()
         gc.collect()
         gc.disable()

@@ -45,7 +45,13 @@ class Engine:
         self.settings = settings
         self.report = report
         self.policy = policy
-        self.steps = Steps(settings.full_steps, settings.sample_period)
+        self.steps = Steps(
+            settings.full_steps,
+            settings.sample_period,
+            settings.capture_steps,
+            always=settings.policy != "warn" or settings.watches_transfers,
+        )
+        report.progress = self.steps
         self.ledger = Ledger(self.steps)
         self.times = StepTimes(settings.warmup_steps)
         self.context = Context(settings, self.ledger, self.steps, Subjects(self.ledger), self.times)
@@ -78,6 +84,13 @@ class Engine:
         """
         return frozenset(self._by_rules()) | self.ledger.wanted | frozenset(Steps.EVENTS) | self.policy.wanted
 
+    @property
+    def wanted_now(self) -> frozenset[type[Event]]:
+        """Those of them that are needed at this moment: hardly any recurring ones while the guard sleeps."""
+        if self.steps.listening:
+            return self.wanted
+        return frozenset(kind for kind in self.wanted if not kind.recurring or kind in Steps.EVENTS)
+
     def _by_rules(self) -> Iterator[type[Event]]:
         accelerated = present() is not None
         for kind, entries in self._by_event.items():
@@ -105,7 +118,12 @@ class Engine:
     def _handle(self, event: Event, applying: bool) -> None:
         if self.is_off or self._is_heard(event):
             return
+        was_awake = self.steps.awake
         ended = self._before_rules(event)
+        if not self.steps.awake and event.recurring:
+            return
+        if not was_awake:
+            self.times.interrupt()
         self._time(event, ended)
         findings = self._ask(ended) if ended is not None else []
         findings += self._ask(event)
@@ -124,7 +142,8 @@ class Engine:
         ended = None
         try:
             ended = self.steps.handle(event)
-            self.ledger.handle(event)
+            if self.steps.awake or not event.recurring or type(event) is OptimizerStepped:
+                self.ledger.handle(event)
         except Exception:
             self.failed("the ledger", event)
         return ended
@@ -179,11 +198,13 @@ class Engine:
     def _complete(self, finding: Finding, ending: bool) -> Finding:
         site = with_source(finding.site) if finding.site is not None else user_site()
         step = self.steps.index if self.steps.training and not ending else None
+        first = finding.first_step if finding.first_step is not None else step
+        last = finding.last_step if finding.last_step is not None else step
         return dataclasses.replace(
             finding,
             site=site,
-            first_step=finding.first_step if finding.first_step is not None else step,
-            last_step=finding.last_step if finding.last_step is not None else step,
+            first_step=self.steps.number_of(first) if first is not None else None,
+            last_step=self.steps.number_of(last) if last is not None else None,
         )
 
     def _is_silenced(self, finding: Finding) -> bool:

@@ -24,10 +24,12 @@ class Event:
 
     ``occurrence`` is True for events that are themselves what a rule counts (a host read, an upload): inside an
     ``allow(...)`` region they do not reach the allowed rules. Events that carry state (a step, a conversion) always do.
+    ``recurring`` is True for events that come with every step: the guard sleeps through them between its samples.
     ``heard_as`` names the event whose handlers hear this one too, where it has none of its own.
     """
 
     occurrence: ClassVar[bool] = False
+    recurring: ClassVar[bool] = False
     heard_as: ClassVar[type[Event] | None] = None
 
 
@@ -91,6 +93,8 @@ class ModuleCalled(Event):
         parent: the module whose forward made this call, or None for a root.
     """
 
+    recurring: ClassVar[bool] = True
+
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -101,6 +105,8 @@ class ModuleCalled(Event):
 @dataclasses.dataclass(slots=True, eq=False)
 class ModuleReturned(Event):
     """A module's forward returned. Not emitted when it raised."""
+
+    recurring: ClassVar[bool] = True
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -120,6 +126,8 @@ class LossComputed(Event):
         output: what it returned.
     """
 
+    recurring: ClassVar[bool] = True
+
     function: str
     operands: Mapping[str, torch.Tensor]
     output: Any
@@ -134,6 +142,8 @@ class BackwardStarted(Event):
         accumulates: True when gradients go to ``.grad`` (``backward``), False for ``autograd.grad``.
     """
 
+    recurring: ClassVar[bool] = True
+
     tensors: Sequence[torch.Tensor]
     accumulates: bool
 
@@ -141,6 +151,8 @@ class BackwardStarted(Event):
 @dataclasses.dataclass(slots=True, eq=False)
 class BackwardEnded(Event):
     """The backward pass returned. Fields as in :class:`BackwardStarted`."""
+
+    recurring: ClassVar[bool] = True
 
     tensors: Sequence[torch.Tensor]
     accumulates: bool
@@ -166,6 +178,8 @@ class OptimizerStepping(Event):
         with_closure: True when it was given a closure, which will compute the gradients only then.
     """
 
+    recurring: ClassVar[bool] = True
+
     optimizer: Optimizer
     with_closure: bool = False
 
@@ -173,6 +187,8 @@ class OptimizerStepping(Event):
 @dataclasses.dataclass(slots=True, eq=False)
 class OptimizerStepped(Event):
     """``step()`` returned."""
+
+    recurring: ClassVar[bool] = True
 
     optimizer: Optimizer
 
@@ -205,6 +221,8 @@ class GradientsCleared(Event):
         set_to_none: False where gradients were filled with zeros.
     """
 
+    recurring: ClassVar[bool] = True
+
     owner: Optimizer | nn.Module
     set_to_none: bool
 
@@ -219,6 +237,8 @@ class GradientsClipped(Event):
         exhausted: True when it received an iterator that had nothing left.
         limit: the largest norm or value allowed; infinite where the call only measures.
     """
+
+    recurring: ClassVar[bool] = True
 
     function: str
     parameters: Sequence[torch.Tensor]
@@ -316,6 +336,7 @@ class HostRead(Event):
         seconds: wall time of the call; None where it was not measured.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     family: str
@@ -335,6 +356,8 @@ class StepEnded(Event):
         index: its number, counted from 0.
         training: False for an inference step.
     """
+
+    recurring: ClassVar[bool] = True
 
     index: int
     training: bool
@@ -391,6 +414,7 @@ class HostOperandTaken(CallFailed):
     Rules hear it as :class:`CallFailed`; ``error`` and ``traceback`` are None, and the call is still running.
     """
 
+    recurring: ClassVar[bool] = True
     heard_as: ClassVar[type[Event] | None] = CallFailed
 
 
@@ -411,6 +435,7 @@ class Uploaded(Event):
         seconds: wall time of the call; None where it was not measured.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     kind: str
@@ -434,6 +459,7 @@ class MovedBetweenDevices(Event):
         result: its copy.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     source: torch.Tensor
@@ -449,6 +475,8 @@ class CopyQueued(Event):
         host: the tensor on the host's side.
         call: how it was asked for.
     """
+
+    recurring: ClassVar[bool] = True
 
     direction: str
     host: torch.Tensor
@@ -466,6 +494,7 @@ class UnsettledAccess(Event):
         call: name of the function that uses it.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     direction: str
     access: str
@@ -484,6 +513,7 @@ class Synchronized(Event):
         needed: True where an asynchronous copy was queued before, whose data the host may only use after a wait.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     scope: str
@@ -500,6 +530,7 @@ class CacheEmptied(Event):
         seconds: wall time of the call.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     seconds: float | None = None
@@ -514,6 +545,7 @@ class ClockRead(Event):
         unsettled: True where device work was launched since the clock was last read and nobody has waited for it.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     unsettled: bool
@@ -530,6 +562,7 @@ class ArraysConverted(Event):
         seconds: wall time of the call.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     count: int
@@ -581,6 +614,8 @@ class BatchFetched(Event):
         batch: what it gave.
         seconds: how long the program waited for it.
     """
+
+    recurring: ClassVar[bool] = True
 
     loader: torch.utils.data.DataLoader[Any] | None
     facts: LoaderFacts
@@ -639,6 +674,8 @@ class StepMarked(Event):
         recorded: True when single calls of this step were watched, so that early reads and fallbacks had events.
     """
 
+    recurring: ClassVar[bool] = True
+
     form: str
     compiled: int
     compile_seconds: float
@@ -657,6 +694,7 @@ class PendingRead(Event):
         compiled: True when that graph had to be compiled first.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     compiled: bool
@@ -671,6 +709,7 @@ class HostFallback(Event):
         call: name of the function called.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     ops: Mapping[str, int]
     call: str
@@ -716,6 +755,8 @@ class ReplicasWrapped(Event):
 class ReplicaMade(Event):
     """A short-lived replica of a module was made for one forward pass."""
 
+    recurring: ClassVar[bool] = True
+
     source: nn.Module
     replica: nn.Module
 
@@ -728,6 +769,8 @@ class AverageUpdated(Event):
         average: the averaged model.
         source: the model whose parameters were added.
     """
+
+    recurring: ClassVar[bool] = True
 
     average: nn.Module
     source: nn.Module
@@ -742,6 +785,8 @@ class LossScaled(Event):
         scaled: the tensors it gave back.
     """
 
+    recurring: ClassVar[bool] = True
+
     scaler: torch.amp.GradScaler
     scaled: Sequence[torch.Tensor]
 
@@ -755,6 +800,8 @@ class GradientsUnscaling(Event):
         optimizer: whose gradients.
     """
 
+    recurring: ClassVar[bool] = True
+
     scaler: torch.amp.GradScaler
     optimizer: Optimizer
 
@@ -763,6 +810,8 @@ class GradientsUnscaling(Event):
 class ScalerStepping(Event):
     """``step`` of an enabled gradient scaler is about to run."""
 
+    recurring: ClassVar[bool] = True
+
     scaler: torch.amp.GradScaler
     optimizer: Optimizer
 
@@ -770,6 +819,8 @@ class ScalerStepping(Event):
 @dataclasses.dataclass(slots=True, eq=False)
 class ScalerUpdated(Event):
     """``update`` of an enabled gradient scaler returned."""
+
+    recurring: ClassVar[bool] = True
 
     scaler: torch.amp.GradScaler
 
@@ -784,6 +835,8 @@ class AutocastEntered(Event):
         enabled: False for a context that turns autocast off.
     """
 
+    recurring: ClassVar[bool] = True
+
     device_type: str
     dtype: torch.dtype
     enabled: bool
@@ -792,6 +845,8 @@ class AutocastEntered(Event):
 @dataclasses.dataclass(slots=True, eq=False)
 class AutocastCacheCleared(Event):
     """The casts of weights that autocast keeps were dropped: by leaving the outermost context, or by hand."""
+
+    recurring: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -830,6 +885,7 @@ class IntegersWritten(Event):
         value: the floating tensor or Python number.
     """
 
+    recurring: ClassVar[bool] = True
     occurrence: ClassVar[bool] = True
     call: str
     target: torch.Tensor
@@ -845,6 +901,8 @@ class Blended(Event):
         target: the tensor that is changed.
         other: what is blended in.
     """
+
+    recurring: ClassVar[bool] = True
 
     call: str
     target: torch.Tensor

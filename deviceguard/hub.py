@@ -13,7 +13,7 @@ from deviceguard.backends.arrivals import after_import
 from deviceguard.backends.simulated import running_simulation
 from deviceguard.busy import BUSY
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
-from deviceguard.events import Event, ModuleCalled
+from deviceguard.events import Event
 from deviceguard.simulate.attribution import ATTRIBUTION
 from deviceguard.steps import Steps
 
@@ -39,6 +39,7 @@ class Hub:
         self._installed: dict[tuple[type[Source], int], Source] = {}
         self._busy = BUSY
         self._simulation: object | None = None
+        self._attention: tuple[bool | None, bool | None] = (None, None)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -93,8 +94,8 @@ class Hub:
             innermost.engine.handle(event)
         finally:
             self._busy.value = False
-        if type(event) in Steps.EVENTS and not (type(event) is ModuleCalled and innermost.engine.steps.training):
-            self._update_detail()
+        if type(event) in Steps.EVENTS or event.recurring:
+            self._attune()
 
     def source_failed(self, source: Source) -> None:
         """Count a failure of a source's own, told once with the traceback that is being handled."""
@@ -133,10 +134,24 @@ class Hub:
             return [session for session in self._sessions if session.thread == thread or session.whole_process]
         return list(self._sessions)
 
-    def _update_detail(self) -> None:
-        detailed = any(session.engine.steps.examined for session in self._sessions)
-        for source in self._installed.values():
-            source.detailed = detailed
+    def _attune(self) -> None:
+        """Tell the sources how closely to look now."""
+        detailed = listening = False
+        for session in self._sessions:
+            steps = session.engine.steps
+            detailed, listening = detailed or steps.examined, listening or steps.listening
+        if (detailed, listening) != self._attention:
+            with self._lock, self.at_work():
+                wanted = self._wanted_now() if listening != self._attention[1] else None
+                self._attention = (detailed, listening)
+                for source in self._installed.values():
+                    source.detailed = detailed
+                    if wanted is not None:
+                        source.wanted = wanted
+
+    def _wanted_now(self) -> frozenset[type[Event]]:
+        live = [session for session in self._sessions if not session.engine.is_off]
+        return frozenset().union(*(session.engine.wanted_now for session in live)) if live else frozenset()
 
     def _adjust(self) -> None:
         from deviceguard.sources.all import SOURCES
@@ -160,9 +175,8 @@ class Hub:
                 source.failed = self.source_failed
                 self._install(source)
                 self._installed[key] = source
-        for source in self._installed.values():
-            source.wanted = wanted
-        self._update_detail()
+        self._attention = (None, None)
+        self._attune()
 
     def _install(self, source: Source) -> None:
         """A source that cannot be installed is left out; the run goes on without its events."""

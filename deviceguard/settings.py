@@ -40,7 +40,8 @@ class Settings:
         device_to_host: the same for reads of values and copies to the host.
         device_to_device: the same for copies between devices.
         full_steps: steps at the start that are examined in full.
-        sample_period: afterwards one step in this many is examined in full.
+        capture_steps: steps at the start in which every torch call is looked at.
+        sample_period: afterwards ``warn`` looks at four steps in this many, and at fewer with time; 1 for every step.
     """
 
     policy: str = "warn"
@@ -56,6 +57,7 @@ class Settings:
     device_to_host: str = "allow"
     device_to_device: str = "allow"
     full_steps: int = 10
+    capture_steps: int = 100
     sample_period: int = 100
 
     def codes(self) -> set[str]:

@@ -121,6 +121,10 @@ class StepTimes:
         else:
             self._hold(event)
 
+    def interrupt(self) -> None:
+        """The running step was not followed from its beginning: it does not count."""
+        self._thread = 0
+
     def summary(self) -> StepTimeSummary | None:
         """The mean step; None where none was measured."""
         if not self._steps:

@@ -269,7 +269,7 @@ class TestSources:
         [source] = sources
         assert source.detailed
         session.engine.steps.examined = False
-        hub._update_detail()
+        hub._attune()
 
         assert not source.detailed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 
 import pytest
@@ -10,7 +11,16 @@ import torch
 from torch import nn
 
 import deviceguard
-from deviceguard.events import LossComputed, StepEnded
+from deviceguard.events import (
+    GradientsCleared,
+    LossComputed,
+    ModuleCalled,
+    ModuleConverted,
+    OptimizerStepped,
+    OptimizerStepping,
+    StepEnded,
+)
+from deviceguard.findings import Site
 from deviceguard.hub import HUB
 from deviceguard.steps import Steps
 from tests.events import rule_made_of
@@ -307,3 +317,176 @@ class TestExamination:
         gc.collect()
 
         assert [reference() for reference in gone] == [None, None]
+
+
+class Sleeper:
+    """A guard that sleeps after six steps and wakes each ten, and what its only rule hears."""
+
+    OPTIONS = {"full_steps": 2, "capture_steps": 6, "sample_period": 10}
+
+    def __init__(self, monkeypatch):
+        self.heard = []
+        rule = rule_made_of(
+            lambda rule, event: self.heard.append((self.steps.number, type(event).__name__)),
+            ModuleCalled,
+            OptimizerStepping,
+            OptimizerStepped,
+            GradientsCleared,
+            ModuleConverted,
+        )
+        monkeypatch.setattr("deviceguard.session.rule_classes", lambda codes: [rule])
+
+    @property
+    def steps(self) -> Steps:
+        return HUB.sessions[-1].engine.steps
+
+    def numbers(self, kind="OptimizerStepped"):
+        return [number for number, name in self.heard if name == kind]
+
+
+@pytest.fixture
+def sleeper(monkeypatch):
+    return Sleeper(monkeypatch)
+
+
+class TestSleep:
+    def test_the_first_steps_then_four_in_a_period_then_fewer(self, sleeper):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS) as report:
+            train(net, optimizer, 200)
+
+        told = sleeper.numbers()
+        assert told[:15] == [0, 1, 2, 3, 4, 5, 6, 17, 18, 19, 20, 41, 42, 43, 44]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(told) if later - earlier > 1]
+        assert gaps == [11, 21, 41, 81]
+        assert (report.steps, report.steps_watched, report.internal_errors) == (200, len(told), 0)
+
+    def test_what_is_told_are_whole_steps(self, sleeper):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS):
+            train(net, optimizer, 60)
+
+        kinds = [name for _, name in sleeper.heard]
+        one = ["GradientsCleared", "ModuleCalled", "OptimizerStepping", "OptimizerStepped"]
+        assert kinds == one * (len(kinds) // 4)
+
+    def test_micro_batches_of_gradient_accumulation_stay_together(self, sleeper):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS):
+            for _ in range(50):
+                for _ in range(3):
+                    loss_of(net).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        kinds = [name for _, name in sleeper.heard]
+        one = ["ModuleCalled"] * 3 + ["OptimizerStepping", "OptimizerStepped", "GradientsCleared"]
+        # here the loop begins anew with zero_grad, just after the step
+        assert kinds == one[:-1] + ["GradientsCleared", *one[:-1]] * (len(kinds) // 6)
+
+    def test_two_optimizers_stay_together(self, sleeper):
+        generator, of_generator = net_and_optimizer()
+        critic, of_critic = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS):
+            for _ in range(60):
+                train(critic, of_critic, 1)
+                train(generator, of_generator, 1)
+
+        told = sleeper.numbers()
+        assert len(told) > 12
+        assert [told.count(number) for number in dict.fromkeys(told)] == [2] * (len(told) // 2)
+
+    def test_a_change_wakes(self, sleeper):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS):
+            train(net, optimizer, 9)
+            assert not sleeper.steps.awake
+            net.double().float()
+            train(net, optimizer, 3)
+
+        assert sleeper.numbers("ModuleConverted") == [8, 8]
+        assert sleeper.numbers() == [0, 1, 2, 3, 4, 5, 6, 9, 10]
+
+    def test_a_model_that_is_called_for_the_first_time_in_this_mode_wakes(self, sleeper):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS):
+            train(net, optimizer, 9)
+            net.eval()
+            loss_of(net)
+            net.train()
+            called = sleeper.numbers("ModuleCalled")[-1]
+            train(net, optimizer, 3)
+
+        assert called == 8
+
+    def test_a_long_evaluation_is_not_heard_to_its_end(self, sleeper):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS):
+            train(net, optimizer, 9)
+            net.eval()
+            for _ in range(100):
+                loss_of(net)
+
+        assert 10 < sleeper.numbers("ModuleCalled").count(8) < 30
+
+    def test_a_program_that_makes_a_model_each_step_does_not_keep_the_guard_awake(self, sleeper):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS) as report:
+            for _ in range(300):
+                loss_of(nn.Linear(4, 2))
+                train(net, optimizer, 1)
+
+        assert report.steps_watched < 150
+
+    @pytest.mark.parametrize(
+        ("guard", "options"),
+        [
+            (deviceguard.watch, {"sample_period": 1}),
+            (deviceguard.watch, {"device_to_host": "log"}),
+            (deviceguard.strict, {}),
+            (deviceguard.migrate, {}),
+        ],
+        ids=["period 1", "transfers", "strict", "migrate"],
+    )
+    def test_where_each_step_counts_it_never_sleeps(self, sleeper, guard, options):
+        net, optimizer = net_and_optimizer()
+        settings = {**sleeper.OPTIONS, **options}
+        with guard(**settings) as report:
+            train(net, optimizer, 30)
+
+        assert (report.steps, report.steps_watched) == (30, 30)
+
+    def test_findings_give_the_step_of_the_run(self, monkeypatch):
+        site = Site("train.py", 1, source="x = 1")
+        rule = rule_made_of(lambda rule, event: [rule.finding("it happened", "do not", site=site)], OptimizerStepped)
+        monkeypatch.setattr("deviceguard.session.rule_classes", lambda codes: [rule])
+        net, optimizer = net_and_optimizer()
+        with pytest.warns(deviceguard.DeviceGuardWarning), deviceguard.watch(**Sleeper.OPTIONS) as report:
+            train(net, optimizer, 19)
+
+        [finding] = report.findings
+        assert (finding.count, finding.first_step, finding.last_step) == (9, 0, 18)
+
+    def test_the_number_of_a_step_long_ago(self):
+        steps = Steps(full=1, period=2, captured=1)
+        optimizer = net_and_optimizer()[1]
+        numbers = {}
+        for _ in range(5000):
+            steps.handle(GradientsCleared(optimizer, True))
+            if steps.awake:
+                numbers[steps.index] = steps.number
+            steps.handle(OptimizerStepping(optimizer))
+            steps.handle(OptimizerStepped(optimizer))
+
+        late = list(numbers)[-100:]
+        assert [steps.number_of(index) for index in late] == [numbers[index] for index in late]
+
+    def test_a_region_can_keep_it_awake(self, sleeper):
+        net, optimizer = net_and_optimizer()
+        with deviceguard.watch(**sleeper.OPTIONS):
+            train(net, optimizer, 9)
+            with deviceguard.transfers(device_to_host="log"):
+                train(net, optimizer, 3)
+            train(net, optimizer, 2)
+
+        assert {9, 10, 11} <= set(sleeper.numbers()) < {0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12}

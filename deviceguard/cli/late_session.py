@@ -40,12 +40,6 @@ class LateSession:
         self._lock = threading.RLock()
 
     @property
-    def steps(self) -> int:
-        """Number of training steps seen."""
-        steps = self._session.engine.steps if self._session is not None else None
-        return steps.index + 1 if steps is not None and steps.training else 0
-
-    @property
     def is_here(self) -> bool:
         """False in a forked child of the process that was started."""
         return os.getpid() == self._process

@@ -113,7 +113,7 @@ class Supervision:
         try:
             from deviceguard.reports.terminal import render
 
-            return render(self._session.report, sys.stderr, self._session.steps, told)
+            return render(self._session.report, sys.stderr, told)
         except Exception as problem:  # the program may have a module called rich
             from deviceguard.reports.text import report_text
 

@@ -29,6 +29,8 @@ def as_dict(report: Report) -> dict[str, Any]:
         "schema": SCHEMA,
         "deviceguard": __version__,
         "torch": str(torch.__version__) if torch is not None else None,
+        "steps": report.steps,
+        "steps_watched": report.steps_watched,
         "internal_errors": report.internal_errors,
         "findings": [finding_dict(finding) for finding in report.findings],
         "repairs": [_repair_dict(repair) for repair in report.repairs],

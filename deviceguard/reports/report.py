@@ -11,6 +11,7 @@ from deviceguard.repairs import Repair, Repairs
 
 if TYPE_CHECKING:
     from deviceguard.step_times import StepTimeSummary
+    from deviceguard.steps import Steps
 
 
 class Report:
@@ -19,6 +20,7 @@ class Report:
     Attributes:
         internal_errors: how often the guard itself failed; the run is not affected by it.
         notes: lines for the end of the summary.
+        progress: the steps of the run; None where no guard was opened.
         time: where the time of a step went; None where no step on an accelerator was measured, and before the run ends.
         kept_repairs: what ``migrate`` has repaired, to be read through ``repairs``.
     """
@@ -28,6 +30,7 @@ class Report:
         self._lock = threading.RLock()  # a signal can come while it is held, and its handler reads the report
         self.internal_errors = 0
         self.notes: list[str] = []
+        self.progress: Steps | None = None
         self.time: StepTimeSummary | None = None
         self.kept_repairs = Repairs()
 
@@ -47,6 +50,16 @@ class Report:
             earlier = self._findings.get(finding.identity)
             self._findings[finding.identity] = finding if earlier is None else earlier.merged_with(finding)
             return earlier is None
+
+    @property
+    def steps(self) -> int:
+        """Number of training steps of the run so far; 0 where none was recognised."""
+        return self.progress.number + 1 if self.progress is not None and self.progress.training else 0
+
+    @property
+    def steps_watched(self) -> int:
+        """Number of those that were looked at: counts and times of findings are of these."""
+        return self.progress.index + 1 if self.progress is not None and self.progress.training else 0
 
     @property
     def repairs(self) -> list[Repair]:

@@ -35,19 +35,18 @@ _PLAIN_LINES = 300
 """Lines it may take in a file."""
 
 
-def show(report: Report, stream: TextIO, steps: int = 0) -> None:
-    """Write the summary to a stream; arguments as in :func:`render`."""
-    stream.write(render(report, stream, steps))
+def show(report: Report, stream: TextIO) -> None:
+    """Write the summary to a stream."""
+    stream.write(render(report, stream))
     stream.flush()
 
 
-def render(report: Report, stream: TextIO, steps: int = 0, told: Finding | None = None) -> str:
+def render(report: Report, stream: TextIO, told: Finding | None = None) -> str:
     """The summary as it is to be written to a stream: with colours where the stream is a terminal that has them.
 
     Args:
         report: the findings.
         stream: where it will be written.
-        steps: number of training steps that were watched, 0 where none was recognised.
         told: a finding the person has just read, in the traceback above.
     """
     from rich.console import Console
@@ -57,7 +56,7 @@ def render(report: Report, stream: TextIO, steps: int = 0, told: Finding | None 
     with console.capture() as capture:
         if findings:
             _print(console, [(_text(("", "")), 0)])
-        _print(console, [(_head(report.findings, steps, is_told=told is not None), 0)])
+        _print(console, [(_head(report, is_told=told is not None), 0)])
         _print(console, list(_time(report.time)))
         _print_blocks(console, findings)
         _print(console, list(_repairs(report)))
@@ -117,11 +116,14 @@ def _text(*parts: tuple[str, str]) -> Text:
     return Text.assemble(*parts)
 
 
-def _head(findings: list[Finding], steps: int, is_told: bool) -> Text:
+def _head(report: Report, is_told: bool) -> Text:
+    findings, steps = report.findings, report.steps
     counts = Counter(finding.severity for finding in findings)
     parts = [_counted(counts[severity], severity.value) for severity in Severity if counts[severity]]
     found = ", ".join(parts) or "nothing found"
     watched = f" in {_counted(steps, 'training step')}" if steps else ""
+    if report.steps_watched < steps:
+        watched += f", of which {report.steps_watched} were looked at and are counted below"
     above = (" (told above)" if len(findings) == 1 else " (one told above)") if is_told else ""
     return _text(("deviceguard: ", "bold"), (found, "bold" if parts else ""), (watched, ""), (above, "dim"))
 

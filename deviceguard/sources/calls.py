@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _push_mode
 
 from deviceguard.busy import BUSY
 from deviceguard.events import (
@@ -35,7 +35,7 @@ from deviceguard.sources import blends, gradient_calls, integer_writes, sync_tab
 from deviceguard.sources.covering import COVER
 from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.losses import LOSSES, operands_of
-from deviceguard.sources.modes import take_out, take_out_of
+from deviceguard.sources.modes import put_above, take_out, take_out_of
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
@@ -65,6 +65,7 @@ class Calls(Source):
         self._patches = Patches()
         self._handles: list[Any] = []
         self._thread = 0
+        self._tables: dict[frozenset[type[Event]], dict[Any, Handler]] = {}
 
     @property
     def wanted(self) -> frozenset[type[Event]]:
@@ -75,12 +76,13 @@ class Calls(Source):
     def wanted(self, wanted: frozenset[type[Event]]) -> None:
         changed, self._wanted = wanted != self._wanted, wanted
         if changed and self._mode is not None:
-            self._mode.table = self._table()
+            self._attune(self._mode)
 
     def install(self) -> None:  # noqa: D102
         self._thread = threading.get_ident()
-        self._mode = TableMode(self._table(), self._watch)
-        _push_mode(self._mode)
+        self._mode = TableMode({}, self._watch)
+        self._mode.put_on()
+        self._attune(self._mode)
         self._handles = [
             hooks.register_module_forward_pre_hook(self._hide),
             hooks.register_module_forward_hook(self._show, always_call=True),
@@ -96,6 +98,22 @@ class Calls(Source):
             take_out_of(self._thread, self._mode)
         self._mode = None
         QUEUE.forget()
+
+    def _attune(self, mode: TableMode) -> None:
+        """Off the stack while nobody wants anything, so that a call costs nothing; back where it was afterwards.
+
+        From another thread, whose stack this is not, the mode can only be told to look at nothing.
+        """
+        mode.table = self._tables.get(self._wanted) or self._table()
+        self._tables = {self._wanted: mode.table, **dict(list(self._tables.items())[:3])}
+        if not mode.table:
+            QUEUE.forget()
+        if threading.get_ident() != self._thread or mode.is_hidden:
+            return
+        if not mode.table:
+            take_out(mode)
+        else:
+            mode.put_back()
 
     def _table(self) -> dict[Any, Handler]:
         losses = frozenset(LOSSES) if LossComputed in self.wanted else frozenset()
@@ -196,7 +214,8 @@ class Calls(Source):
     def _may_enter(self, mode: TableMode) -> bool:
         """Not in another thread, not twice, and not where a backward may be compiled while it runs."""
         return (
-            threading.get_ident() == self._thread
+            bool(mode.table)
+            and threading.get_ident() == self._thread
             and _LAZY_BACKWARD_COMPILER not in sys.modules
             and not mode.is_hidden
             and mode not in _get_current_function_mode_stack()
@@ -227,7 +246,7 @@ class TableMode(TorchFunctionMode):
         self.table = table
         self.watch = watch
         self._hidden = 0
-        self._above: list[TorchFunctionMode] = []
+        self._below: list[TorchFunctionMode] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_compiling():
@@ -244,20 +263,27 @@ class TableMode(TorchFunctionMode):
         """True while a fused path that would see the mode is running."""
         return self._hidden > 0
 
+    def put_on(self) -> None:
+        """Put the mode on top of this thread's stack for the first time."""
+        self._below = list(_get_current_function_mode_stack())
+        _push_mode(self)
+
+    def put_back(self) -> None:
+        """Put the mode where it was, above what it was pushed upon and under what came later."""
+        if self not in _get_current_function_mode_stack():
+            put_above(self, self._below)
+
     def hide(self) -> None:
         """Take the mode off the stack until ``show`` was called as often."""
         self._hidden += 1
         if self._hidden == 1:
-            self._above = take_out(self)
+            take_out(self)
 
     def show(self) -> None:
         """Put the mode back where it was."""
         self._hidden = max(0, self._hidden - 1)
-        if self._hidden == 0 and self.table and self not in _get_current_function_mode_stack():
-            above = [_pop_mode() for _ in self._above]
-            _push_mode(self)
-            for mode in reversed(above):
-                _push_mode(mode)
+        if self._hidden == 0 and self.table:
+            self.put_back()
 
 
 def _both(one: sync_table.Before | None, other: sync_table.Before | None) -> sync_table.Before | None:

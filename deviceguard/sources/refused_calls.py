@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
-from torch.overrides import _push_mode
 
 from deviceguard.backends.devices import is_accelerator
 from deviceguard.events import Event, Operand
@@ -52,7 +51,7 @@ class RefusedCalls(Source):
     def install(self) -> None:  # noqa: D102
         self._thread = threading.get_ident()
         self._mode = RefusalMode(self._refused)
-        _push_mode(self._mode)
+        self._mode.put_on()
         self._handles = [
             hooks.register_module_forward_pre_hook(self._hide),
             hooks.register_module_forward_hook(self._show, always_call=True),

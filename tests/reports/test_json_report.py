@@ -41,6 +41,8 @@ def test_the_schema(report):
         "schema": 1,
         "deviceguard": deviceguard.__version__,
         "torch": as_dict(report)["torch"],
+        "steps": 0,
+        "steps_watched": 0,
         "internal_errors": 0,
         "findings": [
             {

@@ -10,6 +10,7 @@ import pytest
 from deviceguard.findings import Finding, Severity, Site
 from deviceguard.reports.report import Report
 from deviceguard.reports.terminal import render, show
+from deviceguard.steps import Steps
 
 
 class Screen(io.StringIO):
@@ -35,8 +36,13 @@ def finding(severity=Severity.ERROR, rule="DEV001", line=22, **fields):
     return Finding(rule, "input-device", severity, message, "images = images.to('cuda:0')", site, **fields)
 
 
-def report(*findings, failures=0):
+def report(*findings, failures=0, steps=0, watched=None):
     made = Report()
+    if steps:
+        made.progress = Steps()
+        made.progress.training = True
+        made.progress.number = steps - 1
+        made.progress.index = (watched or steps) - 1
     made.internal_errors = failures
     for one in findings:
         made.add(one)
@@ -44,7 +50,7 @@ def report(*findings, failures=0):
 
 
 def plain(*findings, **options):
-    return render(report(*findings), io.StringIO(), **options)
+    return render(report(*findings, **options), io.StringIO())
 
 
 def test_a_block_has_rule_place_source_message_fix_and_count():
@@ -68,6 +74,11 @@ def test_the_worst_comes_first():
 def test_nothing_found_is_one_line():
     assert plain() == "deviceguard: nothing found\n"
     assert plain(steps=1) == "deviceguard: nothing found in 1 training step\n"
+
+
+def test_how_much_of_a_long_run_was_looked_at():
+    head = "deviceguard: nothing found in 5000 training steps, of which 196 were looked at and are counted below\n"
+    assert plain(steps=5000, watched=196) == head
 
 
 @pytest.mark.parametrize(
@@ -102,7 +113,7 @@ def test_failures_of_the_guard_are_told():
 
 def test_what_was_just_read_is_not_told_again():
     raised = finding()
-    text = plain(raised, finding(line=30), told=raised)
+    text = render(report(raised, finding(line=30)), io.StringIO(), told=raised)
     assert "2 errors (one told above)" in text
     assert "train.py:22" not in text
     assert "train.py:30" in text
@@ -144,5 +155,5 @@ def text_of_lines(number):
 
 def test_show_writes_and_flushes():
     stream = io.StringIO()
-    show(report(finding()), stream, 3)
+    show(report(finding(), steps=3), stream)
     assert stream.getvalue() == plain(finding(), steps=3)

@@ -4,7 +4,8 @@
     python benchmarks/overhead.py --rounds 15 --only mlp --json figures.json
 
 In a round every mode runs once, in an order that changes from round to round, each on a model of its own made under
-that mode. The first steps, which are examined in full, are not timed. A ratio compares a mode's median step with the
+that mode. The first steps, which are examined in full, are not timed; ``watch`` is timed in the steps it looks at and
+between its samples, where a long run spends its time. A ratio compares a mode's median step with the
 median step without the guard of the same round; the table gives the median ratio over the rounds and the range of its
 middle half. The last column compares sums instead of medians, so that steps examined now and then count too.
 Time is the processor time of this process, which other programs disturb least; --wall takes the clock on the wall.
@@ -41,15 +42,16 @@ class EmptyMode(TorchFunctionMode):
 
 @contextlib.contextmanager
 def simulated_and_watched() -> Any:
-    """A simulated device with the guard above it, as ``deviceguard run --simulate`` has it."""
-    with deviceguard.simulate("cuda"), deviceguard.watch():
+    """A simulated device with the guard above it, as the first steps of ``deviceguard run --simulate`` have it."""
+    with deviceguard.simulate("cuda"), deviceguard.watch(capture_steps=10**9):
         yield
 
 
 MODES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], str]] = {
     "off": (contextlib.nullcontext, "cpu"),
     "empty function mode": (EmptyMode, "cpu"),
-    "watch": (deviceguard.watch, "cpu"),
+    "watch, looking": (lambda: deviceguard.watch(capture_steps=10**9), "cpu"),
+    "watch, between samples": (lambda: deviceguard.watch(capture_steps=0), "cpu"),
     "strict": (deviceguard.strict, "cpu"),
     "simulate": (lambda: deviceguard.simulate("cuda"), "cuda"),
     "simulate + watch": (simulated_and_watched, "cuda"),
@@ -132,11 +134,11 @@ def table(workload: Workload, rows: dict[str, dict[str, float]]) -> str:
     """The rows of one workload as text."""
     lines = [
         f"\n{workload.name} ({workload.unit}): {workload.make.__doc__}",
-        f"{'':22}{'median ms':>10}{'ratio':>9}{'middle half':>16}{'sums':>9}",
+        f"{'':24}{'median ms':>10}{'ratio':>9}{'middle half':>16}{'sums':>9}",
     ]
     for mode, row in rows.items():
         spread = f"{row['low']:.3f}-{row['high']:.3f}"
-        lines.append(f"{mode:22}{row['milliseconds']:10.3f}{row['ratio']:9.3f}{spread:>16}{row['with samples']:9.3f}")
+        lines.append(f"{mode:24}{row['milliseconds']:10.3f}{row['ratio']:9.3f}{spread:>16}{row['with samples']:9.3f}")
     return "\n".join(lines)
 
 

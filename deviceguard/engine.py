@@ -89,7 +89,7 @@ class Engine:
         """Those of them that are needed at this moment: hardly any recurring ones while the guard sleeps."""
         if self.steps.listening:
             return self.wanted
-        return frozenset(kind for kind in self.wanted if not kind.recurring or kind in Steps.EVENTS)
+        return frozenset(kind for kind in self.wanted if not kind.recurring) | self.steps.followed
 
     def _by_rules(self) -> Iterator[type[Event]]:
         accelerated = present() is not None

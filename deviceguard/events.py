@@ -85,6 +85,13 @@ class ModuleRegistered(Event):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class ModuleMet(Event):
+    """A root module is about to be called that was never called in this mode, training or evaluation, before."""
+
+    module: nn.Module
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class ModuleCalled(Event):
     """A module's ``__call__`` is about to run its forward.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.weak import WeakIdKeyDictionary
-
 from deviceguard.events import (
     BatchFetched,
     Event,
     GradientsCleared,
     ModuleCalled,
     ModuleConverted,
+    ModuleMet,
     ModuleStateLoaded,
     OptimizerCreated,
     OptimizerStateLoaded,
@@ -79,7 +78,7 @@ class Steps:
         listening: True while the sources have to report recurring events.
     """
 
-    EVENTS = (ModuleCalled, OptimizerStepped, OptimizerStepping, *_CHANGES)
+    EVENTS = (ModuleCalled, ModuleMet, OptimizerStepped, OptimizerStepping, *_CHANGES)
 
     def __init__(self, full: int = 10, period: int = 100, captured: int = 100, always: bool = False) -> None:
         self.index = 0
@@ -106,7 +105,6 @@ class Steps:
         self._latest: weakref.ref[Any] | None = None
         self._last: weakref.ref[Any] | None = None
         self._last_root: weakref.ref[nn.Module] | None = None
-        self._called_so: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def handle(self, event: Event) -> StepEnded | None:
         """Take note of an event; the step it ended, if it ended one."""
@@ -121,13 +119,23 @@ class Steps:
                 return None
             if not self.training:
                 ended = self._called(event.module)  # type: ignore[attr-defined]
-            self._look_at(event.module)  # type: ignore[attr-defined]
+            if self._visit:
+                self._visited(event.module)  # type: ignore[attr-defined]
+        elif kind is ModuleMet:
+            self._met()
         elif kind in _CHANGES:
             self._changed()
         if kind in _BOUNDARIES and self._between:
             self._between = False
             self._settle()
         return ended
+
+    @property
+    def followed(self) -> frozenset[type[Event]]:
+        """The recurring events that are needed even now, asleep or not."""
+        if self.training:
+            return frozenset({OptimizerStepped, OptimizerStepping})
+        return frozenset({ModuleCalled, OptimizerStepped, OptimizerStepping})
 
     def advance(self, training: bool = True) -> StepEnded:
         """End the step now, for loops that have no optimizer (``guard.step()``)."""
@@ -215,20 +223,17 @@ class Steps:
         self._window = self._told_until + self._gap
         self.examined = self.listening = True
 
-    def _look_at(self, module: nn.Module) -> None:
-        """A call of a root module; wake for one that is new."""
-        modes = self._called_so.setdefault(module, set())
-        if module.training not in modes:
-            modes.add(module.training)
-            if not self.awake and self.number >= self._next_visit:
-                self._visits += 1  # a program that makes a model a step must not keep the guard awake
-                self._next_visit = self.number + self._visits * _VISIT
-                self._visit = _VISIT
-                self._wake()
-        elif self._visit:
-            self._visit -= 1
-            if not self._visit and not module.training:  # a long evaluation, in which no loop begins anew
-                self._settle()
+    def _met(self) -> None:
+        if not self.awake and self.number >= self._next_visit:
+            self._visits += 1  # a program that makes a model a step must not keep the guard awake
+            self._next_visit = self.number + self._visits * _VISIT
+            self._visit = _VISIT + 1
+            self._wake()
+
+    def _visited(self, module: nn.Module) -> None:
+        self._visit -= 1
+        if not self._visit and not module.training:  # a long evaluation, in which no loop begins anew
+            self._settle()
 
     def _settle(self) -> None:
         """The loop begins anew: here the guard may fall asleep or wake."""

@@ -32,7 +32,7 @@ class Backward(Source):
 
     def _around(self, original: Callable[..., Any], accumulates: bool) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or self.wanted.isdisjoint(self.provides):
                 return original(*args, **kwargs)
             with self._running as depth:
                 if depth > 1:

@@ -44,6 +44,7 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _TRANSFERS: frozenset[type[Event]] = frozenset(
     {ArraysConverted, CopyQueued, HostRead, MovedBetweenDevices, UnsettledAccess, Uploaded}
 )
+_FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 _LAZY_BACKWARD_COMPILER = "torch._functorch.aot_autograd"
 
 
@@ -225,11 +226,11 @@ class Calls(Source):
     # The mode steps aside for them, so that the guard changes no result.
 
     def _hide(self, module: nn.Module, args: Any) -> None:
-        if not torch.compiler.is_compiling() and _has_fast_path(module) and self._mode is not None:
+        if _has_fast_path(module) and not torch.compiler.is_compiling() and self._mode is not None:
             self._mode.hide()
 
     def _show(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and _has_fast_path(module) and self._mode is not None:
+        if _has_fast_path(module) and not torch.compiler.is_compiling() and self._mode is not None:
             self._mode.show()
 
 
@@ -301,6 +302,4 @@ def _fail(problem: Exception) -> None:
 
 
 def _has_fast_path(module: nn.Module) -> bool:
-    return not module.training and isinstance(
-        module, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder
-    )
+    return isinstance(module, _FAST) and not module.training

@@ -33,6 +33,15 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """What one test has compiled is no concern of the next, whose guard would take care of it."""
+    yield
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    if compiler is not None and compiler.FRAME_COUNTER:
+        sys.modules["torch._dynamo"].reset()
+
+
+@pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The person who runs the tests may have the guard switched on in the environment."""
     for name in [name for name in os.environ if name.startswith("DEVICEGUARD")]:

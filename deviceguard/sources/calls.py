@@ -6,7 +6,6 @@ that look-up only. Which functions wait is said in ``sync_table``.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from time import perf_counter
@@ -35,7 +34,7 @@ from deviceguard.sources import blends, gradient_calls, integer_writes, sync_tab
 from deviceguard.sources.covering import COVER
 from deviceguard.sources.device_queue import QUEUE
 from deviceguard.sources.losses import LOSSES, operands_of
-from deviceguard.sources.modes import put_above, take_out, take_out_of
+from deviceguard.sources.modes import frames_compiled, put_above, take_out, take_out_of
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
@@ -45,7 +44,6 @@ _TRANSFERS: frozenset[type[Event]] = frozenset(
     {ArraysConverted, CopyQueued, HostRead, MovedBetweenDevices, UnsettledAccess, Uploaded}
 )
 _FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-_LAZY_BACKWARD_COMPILER = "torch._functorch.aot_autograd"
 
 
 class Calls(Source):
@@ -66,6 +64,7 @@ class Calls(Source):
         self._patches = Patches()
         self._handles: list[Any] = []
         self._thread = 0
+        self._compiled_before = 0
         self._tables: dict[frozenset[type[Event]], dict[Any, Handler]] = {}
 
     @property
@@ -81,6 +80,7 @@ class Calls(Source):
 
     def install(self) -> None:  # noqa: D102
         self._thread = threading.get_ident()
+        self._compiled_before = frames_compiled()
         self._mode = TableMode({}, self._watch)
         self._mode.put_on()
         self._attune(self._mode)
@@ -96,6 +96,7 @@ class Calls(Source):
             handle.remove()
         if self._mode is not None:
             self._mode.table = {}
+            self._mode.is_due = False
             take_out_of(self._thread, self._mode)
         self._mode = None
         QUEUE.forget()
@@ -103,18 +104,25 @@ class Calls(Source):
     def _attune(self, mode: TableMode) -> None:
         """Off the stack while nobody wants anything, so that a call costs nothing; back where it was afterwards.
 
-        From another thread, whose stack this is not, the mode can only be told to look at nothing.
+        From another thread, whose stack this is not, the mode can only be told to look at nothing. Code is compiled for
+        the stack it was first called under, and would be compiled again under another: what is on it when something
+        was compiled stays on, and what is off stays off.
         """
         mode.table = self._tables.get(self._wanted) or self._table()
         self._tables = {self._wanted: mode.table, **dict(list(self._tables.items())[:3])}
         if not mode.table:
             QUEUE.forget()
+        compiled = frames_compiled()
+        if mode.table and compiled <= self._compiled_before:
+            mode.is_due = True
+        elif not mode.table and not compiled:
+            mode.is_due = False
         if threading.get_ident() != self._thread or mode.is_hidden:
             return
-        if not mode.table:
-            take_out(mode)
-        else:
+        if mode.is_due:
             mode.put_back()
+        else:
+            take_out(mode)
 
     def _table(self) -> dict[Any, Handler]:
         losses = frozenset(LOSSES) if LossComputed in self.wanted else frozenset()
@@ -215,9 +223,9 @@ class Calls(Source):
     def _may_enter(self, mode: TableMode) -> bool:
         """Not in another thread, not twice, and not where a backward may be compiled while it runs."""
         return (
-            bool(mode.table)
+            mode.is_due
             and threading.get_ident() == self._thread
-            and _LAZY_BACKWARD_COMPILER not in sys.modules
+            and not frames_compiled()
             and not mode.is_hidden
             and mode not in _get_current_function_mode_stack()
         )
@@ -240,18 +248,24 @@ class TableMode(TorchFunctionMode):
     Args:
         table: the handlers by function object.
         watch: called before every function while the device queue is worth watching.
+
+    Attributes:
+        is_due: False while its place is off the stack.
     """
 
     def __init__(self, table: dict[Any, Handler], watch: Handler) -> None:
         super().__init__()
         self.table = table
         self.watch = watch
+        self.is_due = True
         self._hidden = 0
         self._below: list[TorchFunctionMode] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
+        if not self.table:
+            return func(*args, **kwargs) if kwargs else func(*args)
         handler = self.table.get(func)
         if (QUEUE.copies or (QUEUE.timed and not QUEUE.launched)) and not BUSY.value:
             self.watch(func, args, kwargs or {})
@@ -283,7 +297,7 @@ class TableMode(TorchFunctionMode):
     def show(self) -> None:
         """Put the mode back where it was."""
         self._hidden = max(0, self._hidden - 1)
-        if self._hidden == 0 and self.table:
+        if self._hidden == 0 and self.is_due:
             self.put_back()
 
 

@@ -80,3 +80,8 @@ def take_out_of(thread: int, mode: TorchFunctionMode) -> None:
 
     if thread in sys._current_frames():
         handle = hooks.register_module_forward_pre_hook(sweep)
+
+
+def frames_compiled() -> int:
+    """How many frames ``torch.compile`` has compiled for the modes that were on at the time; 0 after a reset."""
+    return getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0)

@@ -63,7 +63,7 @@ class RefusedCalls(Source):
         self._handles = []
         self._known.clear()
         if self._mode is not None:
-            self._mode.table = {}  # so that it is not put back
+            self._mode.is_due = False
             take_out_of(self._thread, self._mode)
         self._mode = None
 
@@ -142,7 +142,7 @@ class RefusalMode(TableMode):
     """
 
     def __init__(self, refused: Callable[..., Any]) -> None:
-        super().__init__({RefusalMode: _never}, _never)
+        super().__init__({}, _never)
         self._refused = refused
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -348,8 +348,11 @@ READS: dict[str, tuple[str, Callable[[Things], Any]]] = {
     "trunc_normal_": ("branch", lambda a: nn.init.trunc_normal_(a.m)),
     "FakeQuantize": ("branch", lambda a: torch.ao.quantization.FakeQuantize().cuda()(a.x)),
     "observer": ("branch", lambda a: torch.ao.quantization.MovingAverageMinMaxObserver().cuda()(a.x)),
-    "distribution": ("branch", lambda a: torch.distributions.Normal(a.x, a.x.abs() + 1)),
-    "log_prob": ("branch", lambda a: torch.distributions.Categorical(logits=a.m).log_prob(_ones(4).float())),
+    "distribution": ("branch", lambda a: torch.distributions.Normal(a.x, a.x.abs() + 1, validate_args=True)),
+    "log_prob": (
+        "branch",
+        lambda a: torch.distributions.Categorical(logits=a.m, validate_args=True).log_prob(_ones(4).float()),
+    ),
     "multivariate normal": ("check", lambda a: _multivariate(a).sample()),
     "clip_grad_norm_ that checks": ("branch", lambda a: nn.utils.clip_grad_norm_([_with_gradient()], 1.0, 2.0, True)),
     "GradScaler.step": ("scalar", lambda a: _scaled_step()),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from deviceguard.events import OptimizerStepping, RunEnded
 from deviceguard.findings import Finding, Severity, Site, Subject
 from deviceguard.ledger.lineage import stale_pairs
+from deviceguard.ledger.tensors import parameters_of
 from deviceguard.ledger.values import Sample, gradient_of, readable, sample_of, versions_of
 from deviceguard.naming.phrases import listed, made_at
 from deviceguard.rules.rule import Rule, on
@@ -71,7 +72,7 @@ class MissingParameters(Rule):
             optimizer.step()
 
     When it stays silent:
-        For modules in eval mode, frozen parameters, gradients that ``autograd.grad`` returns, parameters that change
+        For an optimizer of inputs alone, modules in eval mode, frozen parameters, gradients that ``autograd.grad`` returns, parameters that change
         by another hand (hand-written updates, optimizers of other libraries), workers and master copies whose
         gradients are handed on, and parameters that a later optimizer takes.
 
@@ -101,7 +102,7 @@ class MissingParameters(Rule):
     def check(self, event: OptimizerStepping) -> Iterator[Finding]:
         """Look for parameters with gradients and no owner."""
         steps = self.context.steps
-        if not steps.examined or event.with_closure:
+        if not steps.examined or event.with_closure or not self._trains_modules(event.optimizer):
             return
         found = [p for p in self.context.ledger.unowned_with_gradient() if self._counts(p, event.optimizer)]
         if not found:
@@ -131,6 +132,11 @@ class MissingParameters(Rule):
             alive = [p for p in (reference() for reference in references) if p is not None]
             if key not in self._told and not any(id(p) in owned or _changed(p, self._seen[p]) for p in alive):
                 yield finding
+
+    def _trains_modules(self, optimizer: Optimizer) -> bool:
+        """False where an input is what is optimized: a latent, a picture, a perturbation; the model is only passed."""
+        ledger = self.context.ledger
+        return any(ledger.parameter(p).owner is not None for p in parameters_of(optimizer))
 
     def _counts(self, parameter: torch.Tensor, optimizer: Optimizer) -> bool:
         """True for a parameter that ran in training mode, was in no optimizer before, and is nobody's worker."""

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from deviceguard.allowing import is_allowed
 from deviceguard.backends.devices import present
@@ -82,7 +83,7 @@ class Engine:
 
         Without an accelerator, real or simulated, rules that have nothing to say then need nothing.
         """
-        return frozenset(self._by_rules()) | self.ledger.wanted | frozenset(Steps.EVENTS) | self.policy.wanted
+        return frozenset(self._by_rules()) | self.ledger.wanted | Steps.EVENTS | self.policy.wanted
 
     @property
     def wanted_now(self) -> frozenset[type[Event]]:
@@ -114,6 +115,24 @@ class Engine:
         """
         with self._lock:
             self._handle(event, applying)
+
+    def note(self, kind: type[Event], fields: tuple[Any, ...]) -> None:
+        """The short way for what only the ledger remembers; the whole chain where a rule asks for it too.
+
+        A model sends several of these for each parameter, so nothing is made or asked that can be spared. They need
+        no lock: each is about an object that is being made, and the tables take one entry at a time.
+
+        Args:
+            kind: the event's class.
+            fields: what the event would be made of.
+        """
+        if kind in self._by_event:
+            self.handle(kind(*fields))
+        elif self._failures < MAX_FAILURES:
+            try:
+                self.ledger.notes[kind](*fields)
+            except Exception:
+                self.failed(f"the ledger, taking note of {kind.__name__}", None)
 
     def _handle(self, event: Event, applying: bool) -> None:
         if self.is_off or self._is_heard(event):

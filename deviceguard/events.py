@@ -51,9 +51,14 @@ class RunEnded(Event):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ModuleMade(Event):
-    """``nn.Module.__init__`` ran for an object (its attributes are not there yet)."""
+    """``nn.Module.__init__`` ran for an object (its attributes are not there yet).
+
+    Attributes:
+        made_at: the user's line that makes it, without its text.
+    """
 
     module: nn.Module
+    made_at: Site | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -62,12 +67,14 @@ class ParameterRegistered(Event):
 
     Attributes:
         previous: the parameter that had the name before, or None.
+        made_at: the user's line, without its text.
     """
 
     module: nn.Module
     name: str
     parameter: torch.nn.Parameter | None
     previous: torch.nn.Parameter | None
+    made_at: Site | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)

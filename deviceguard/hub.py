@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deviceguard.backends.arrivals import after_import
 from deviceguard.backends.simulated import running_simulation
@@ -80,6 +80,17 @@ class Hub:
             for session in list(self._sessions):
                 session.engine.failed("handing out events", event)
 
+    def note(self, kind: type[Event], *fields: Any) -> None:
+        """Hand what only ledgers remember to the sessions it is for: as ``emit``, without making the event.
+
+        Args:
+            kind: the event's class.
+            fields: what the event would be made of.
+        """
+        if not self._busy.value:
+            for session in self._targets():
+                session.engine.note(kind, fields)
+
     def _hand_out(self, event: Event) -> None:
         if running_simulation() is not self._simulation and self._sessions:
             self._adapt()
@@ -94,7 +105,7 @@ class Hub:
             innermost.engine.handle(event)
         finally:
             self._busy.value = False
-        if type(event) in Steps.EVENTS or event.recurring:
+        if event.recurring or type(event) in Steps.EVENTS:
             self._attune()
 
     def source_failed(self, source: Source) -> None:
@@ -129,6 +140,8 @@ class Hub:
             self._adjust()
 
     def _targets(self) -> list[Session]:
+        if len(self._sessions) < 2:
+            return list(self._sessions)
         thread = threading.get_ident()
         if any(session.thread == thread and not session.whole_process for session in self._sessions):
             return [session for session in self._sessions if session.thread == thread or session.whole_process]
@@ -171,6 +184,7 @@ class Hub:
         for cls in SOURCES:
             for key in sorted(key for key in needed if key[0] is cls and key not in self._installed):
                 source = cls(self.emit)
+                source.note = self.note
                 source.wanted = wanted
                 source.failed = self.source_failed
                 self._install(source)

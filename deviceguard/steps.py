@@ -78,7 +78,7 @@ class Steps:
         listening: True while the sources have to report recurring events.
     """
 
-    EVENTS = (ModuleCalled, ModuleMet, OptimizerStepped, OptimizerStepping, *_CHANGES)
+    EVENTS = frozenset({ModuleCalled, ModuleMet, OptimizerStepped, OptimizerStepping}) | _CHANGES
 
     def __init__(self, full: int = 10, period: int = 100, captured: int = 100, always: bool = False) -> None:
         self.index = 0

@@ -6,11 +6,12 @@ import logging
 import threading
 
 import pytest
+from torch import nn
 
 import deviceguard
 from deviceguard.engine import MAX_FAILURES
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
-from deviceguard.events import OptimizerStepped, OptimizerStepping, RunEnded, StepEnded
+from deviceguard.events import ModuleMade, OptimizerStepped, OptimizerStepping, RunEnded, StepEnded
 from deviceguard.findings import Severity, Site
 from deviceguard.rules.rule import Rule, on
 from tests.events import Ping, Read, Recording, crashing, engine_of, pinging, rule_made_of
@@ -315,6 +316,33 @@ class TestOwnFailures:
 
         assert [f.rule for f in engine.report.findings] == ["ZZZ001"]
         assert engine.report.internal_errors == 1
+
+
+class TestNotes:
+    """What only the ledger remembers takes a short way."""
+
+    def test_the_ledger_takes_note(self):
+        engine, net = engine_of(), nn.ReLU()
+        engine.note(ModuleMade, (net, Site("train.py", 7)))
+
+        assert engine.ledger.module(net).made_at == Site("train.py", 7)
+
+    def test_a_rule_that_asks_for_such_an_event_gets_it(self):
+        seen = []
+        engine, net = engine_of(rule_made_of(lambda rule, event: seen.append(event), ModuleMade)), nn.ReLU()
+        engine.note(ModuleMade, (net, Site("train.py", 7)))
+
+        assert [event.module for event in seen] == [net]
+        assert engine.ledger.module(net).made_at == Site("train.py", 7)
+
+    def test_a_failure_is_counted_and_ends_with_the_guard_off(self, caplog):
+        engine = engine_of()
+        for _ in range(8):
+            engine.note(ModuleMade, (1, None))
+
+        assert engine.is_off
+        assert engine.report.internal_errors == 5
+        assert "taking note of ModuleMade" in caplog.text
 
 
 def test_events_of_several_threads_are_handled_one_at_a_time():

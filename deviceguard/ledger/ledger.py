@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary, WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef
 
 from deviceguard import events
 from deviceguard.events import Event
+from deviceguard.findings import Site
 from deviceguard.ledger.former import Former
 from deviceguard.ledger.records import (
     WRAPPED_AS,
@@ -23,10 +24,11 @@ from deviceguard.ledger.records import (
     ParameterRecord,
     StateRecord,
 )
+from deviceguard.ledger.table import Table
 from deviceguard.ledger.tensors import parameters_of as parameters_of
 from deviceguard.ledger.tensors import tensors_in as tensors_in
 from deviceguard.ledger.values import gradient_of, storage_of, versions_of
-from deviceguard.naming.frames import locals_of, origin, outward, spot_of, user_frame
+from deviceguard.naming.frames import spot_of, user_frame
 from deviceguard.naming.objects import joined, variable_of
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Ledger:
         root_calls: calls of outermost modules so far.
         optimizer_steps: steps of all optimizers so far.
         replacements: parameters that took the place of others so far.
+        notes: for events that come for each parameter: takes note, given the fields of the event.
         former: tensors that modules still hold although a conversion has passed them by.
     """
 
@@ -53,21 +56,23 @@ class Ledger:
         self._steps = steps
         self.root_calls = 0
         self.optimizer_steps = 0
-        self._parameters: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-        self._modules: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._models: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._optimizers: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._trains: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._states: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._parameters: Table[torch.Tensor, ParameterRecord] = Table()
+        self._modules: Table[nn.Module, ModuleRecord] = Table()
+        self._models: Table[nn.Module, ModelRecord] = Table()
+        self._optimizers: Table[Optimizer, OptimizerRecord] = Table()
+        self._trains: Table[Optimizer, list[weakref.ref[nn.Module]]] = Table()
+        self._states: Table[torch.Tensor, StateRecord] = Table()
         self.replacements = 0
         self.former = Former()
         self._watch = (steps.index, True, steps.examined)
+        self.notes: dict[type[Event], Callable[..., None]] = {
+            events.ModuleMade: self._note_made,
+            events.ParameterRegistered: self._note_parameter,
+            events.ModuleRegistered: self._note_child,
+            events.ParameterCopied: self._note_parameter_copied,
+        }
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
-            events.ModuleMade: self._on_module_made,
-            events.ParameterRegistered: self._on_parameter_registered,
-            events.ModuleRegistered: self._on_module_registered,
             events.ModuleCopied: self._on_module_copied,
-            events.ParameterCopied: self._on_parameter_copied,
             events.ModuleConverted: self._on_module_converted,
             events.ModuleStateLoaded: self._on_module_state_loaded,
             events.ModuleStateTaken: self._on_module_state_taken,
@@ -81,7 +86,7 @@ class Ledger:
     @property
     def wanted(self) -> frozenset[type[Event]]:
         """The events the ledger lives on."""
-        return frozenset(self._handlers)
+        return frozenset({*self._handlers, *self.notes})
 
     def handle(self, event: Event) -> None:
         """Take note of an event, before any rule sees it."""
@@ -91,6 +96,8 @@ class Ledger:
         handler = self._handlers.get(type(event))
         if handler is not None:
             handler(event)
+        elif type(event) in self.notes:
+            self.notes[type(event)](*(getattr(event, field.name) for field in dataclasses.fields(event)))
 
     @property
     def covered(self) -> bool:
@@ -115,7 +122,7 @@ class Ledger:
     def running_parameters(self) -> list[torch.Tensor]:
         """The parameters of models that ran in this step or the one before."""
         first = max(0, self._steps.index - 1)
-        return [p for p, record in list(self._parameters.items()) if p is not None and record.seen_in >= first]
+        return [parameter for parameter, record in self._parameters.items() if record.seen_in >= first]
 
     def unowned_with_gradient(self) -> list[torch.Tensor]:
         """Running trainable leaves that have a gradient and that no live optimizer holds."""
@@ -150,7 +157,7 @@ class Ledger:
 
     def models(self) -> list[tuple[nn.Module, ModelRecord]]:
         """The modules that were called as roots and are alive, with their records."""
-        return [(model, record) for model, record in list(self._models.items()) if model is not None]
+        return list(self._models.items())
 
     def model(self, module: nn.Module) -> ModelRecord | None:
         """The record of a module that was called as a root."""
@@ -158,7 +165,7 @@ class Ledger:
 
     def modules(self) -> list[nn.Module]:
         """Every module that is known and alive."""
-        return [module for module in list(self._modules) if module is not None]
+        return list(self._modules)
 
     def is_trained(self, module: nn.Module) -> bool:
         """True once an optimizer has stepped on a parameter of the module."""
@@ -208,7 +215,7 @@ class Ledger:
 
     def optimizers(self) -> list[tuple[Optimizer, OptimizerRecord]]:
         """The optimizers that are known and alive, with their records."""
-        return [(optimizer, record) for optimizer, record in list(self._optimizers.items()) if optimizer is not None]
+        return list(self._optimizers.items())
 
     def optimizer(self, optimizer: Optimizer) -> OptimizerRecord:
         """The record of an optimizer, made on the spot for one that was there before the guard."""
@@ -224,7 +231,7 @@ class Ledger:
 
     def trained_by(self, optimizer: Optimizer) -> list[nn.Module]:
         """The models (modules called as roots) that the optimizer's last examined step trained."""
-        found = (reference() for reference in self._trains.get(optimizer, ()))
+        found = (reference() for reference in self._trains.get(optimizer) or ())
         return [model for model in found if model is not None]
 
     def search_heap_for_optimizers(self) -> None:
@@ -232,37 +239,47 @@ class Ledger:
 
         Slow (a walk over all objects), so it is for the moment before a finding that hangs on it.
         """
-        for candidate in gc.get_objects():
-            kind = type(candidate)
-            if issubclass(kind, Optimizer) and "param_groups" in vars(candidate):
+        kinds = set(_kinds_of_optimizers())
+        for candidate in [found for found in gc.get_objects() if type(found) in kinds]:
+            if "param_groups" in vars(candidate):
                 self.optimizer(candidate)
 
     # Taking note
 
-    def _on_module_made(self, event: events.ModuleMade) -> None:
-        record = self.module(event.module)
-        record.made_at = spot_of(_construction_frame(event.module))
-        record.born = self.root_calls
+    def _note_made(self, module: nn.Module, made_at: Site | None) -> None:
+        record = self._modules.get(module)
+        if record is None:
+            self._modules[module] = ModuleRecord(made_at, self.root_calls)
+        else:
+            record.made_at, record.born = made_at, self.root_calls
 
-    def _on_parameter_registered(self, event: events.ParameterRegistered) -> None:
-        if event.parameter is None:
+    def _note_parameter(
+        self,
+        module: nn.Module,
+        name: str,
+        parameter: nn.Parameter | None,
+        previous: nn.Parameter | None,
+        made_at: Site | None,
+    ) -> None:
+        if parameter is None:
             return
-        record = self.parameter(event.parameter)
-        record.owner = weakref.ref(event.module)
-        record.name = event.name
-        if record.made_at is None:
-            record.made_at = spot_of(user_frame())
-        if event.previous is not None and event.previous is not event.parameter and record.origin is None:
-            record.origin, record.relation = TensorWeakRef(event.previous), "replaced"
+        record = self._parameters.get(parameter)
+        if record is None:
+            self._parameters[parameter] = record = ParameterRecord(made_at, weakref.ref(module), name)
+        else:
+            record.owner, record.name = weakref.ref(module), name
+            record.made_at = record.made_at or made_at
+        if previous is not None and previous is not parameter and record.origin is None:
+            record.origin, record.relation = TensorWeakRef(previous), "replaced"
             self.replacements += 1
 
-    def _on_module_registered(self, event: events.ModuleRegistered) -> None:
-        if event.child is None:
+    def _note_child(self, module: nn.Module, name: str, child: nn.Module | None, previous: nn.Module | None) -> None:
+        if child is None:
             return
-        record = self.module(event.child)
-        record.holder, record.key = weakref.ref(event.module), event.name
-        if event.previous is not None and not any(part is event.previous for part in event.child.modules()):
-            self._link_by_name(event.previous, event.child)
+        record = self.module(child)
+        record.holder, record.key = weakref.ref(module), name
+        if previous is not None and not any(part is previous for part in child.modules()):
+            self._link_by_name(previous, child)
 
     def _link_by_name(self, previous: nn.Module, child: nn.Module) -> None:
         """Parameters of a part that took another's place, where they have the same names."""
@@ -293,11 +310,14 @@ class Ledger:
     def _link_copies(self, source: nn.Module, copy: nn.Module) -> None:
         for name, parameter in copy._parameters.items():
             older = source._parameters.get(name)
-            if parameter is not None and older is not None and parameter is not older:
+            if parameter is None or older is None or parameter is older:
+                continue
+            known = self.parameter(parameter).origin
+            if known is None or known() is not older:  # where its own copying was not seen
                 self._link(older, parameter, "copied")
 
-    def _on_parameter_copied(self, event: events.ParameterCopied) -> None:
-        self._link(event.source, event.copy, "copied")
+    def _note_parameter_copied(self, source: nn.Parameter, copy: nn.Parameter) -> None:
+        self._link(source, copy, "copied")
 
     def _on_module_converted(self, event: events.ModuleConverted) -> None:
         top, _ = self.top_of(event.module)
@@ -422,14 +442,7 @@ class Ledger:
         record.made_at = spot_of(user_frame())
 
 
-def _construction_frame(module: nn.Module) -> FrameType | None:
-    """The user's frame that makes a module: the first beyond the constructors that are building it."""
-    inside = True
-    for frame in outward(user_frame()):
-        names = frame.f_code.co_varnames
-        if inside and frame.f_code.co_name == "__init__" and names and locals_of(frame).get(names[0]) is module:
-            continue
-        inside = False
-        if origin(frame.f_code.co_filename) == "user":
-            return frame
-    return None
+def _kinds_of_optimizers(kind: type[Optimizer] = Optimizer) -> Iterator[type[Optimizer]]:
+    yield kind
+    for special in type.__subclasses__(kind):
+        yield from _kinds_of_optimizers(special)

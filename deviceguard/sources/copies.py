@@ -47,8 +47,8 @@ class Copies(Source):
         def __deepcopy__(parameter: nn.Parameter, memo: Any) -> Any:  # noqa: N807
             known = id(parameter) in memo
             result = original(parameter, memo)
-            if not known:
-                self.tell(ParameterCopied, lambda: ParameterCopied(parameter, result))
+            if not known and ParameterCopied in self.wanted:
+                self.note(ParameterCopied, parameter, result)
             return result
 
         return __deepcopy__

@@ -11,6 +11,10 @@ Emit = Callable[[Event], None]
 _T = TypeVar("_T")
 
 
+def _unnoted(kind: type[Event], *fields: Any) -> None:
+    """Stands in for the hub's ``note`` where there is no hub."""
+
+
 def _untold(source: Source) -> None:
     """Stands in for the hub's ``source_failed`` where there is no hub."""
 
@@ -25,6 +29,7 @@ class Source:
         provides: the events it can emit; it is installed only while somebody wants one of them.
         per_thread: True for a source whose effect is limited to the thread it is installed in.
         wanted: the events somebody wants now; kept up to date by the hub.
+        note: as ``emit``, for events by the thousand that are only remembered: takes the class and the fields.
         detailed: False while nobody examines the running step in full; a source may then skip what is only for that.
     """
 
@@ -35,6 +40,7 @@ class Source:
         self.emit = emit
         self.wanted: frozenset[type[Event]] = frozenset()
         self.detailed = True
+        self.note: Callable[..., None] = _unnoted
         self.failed: Callable[[Source], None] = _untold
 
     def attempt(self, look: Callable[..., _T], *args: Any, default: _T) -> _T:

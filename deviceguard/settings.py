@@ -41,7 +41,7 @@ class Settings:
         device_to_device: the same for copies between devices.
         full_steps: steps at the start that are examined in full.
         capture_steps: steps at the start in which every torch call is looked at.
-        sample_period: afterwards ``warn`` looks at four steps in this many, and at fewer with time; 1 for every step.
+        sample_period: later ``warn`` looks at four steps in this many, then fewer; 1 (in ``run`` and tests) for all.
     """
 
     policy: str = "warn"
@@ -70,21 +70,29 @@ class Settings:
         return any(getattr(self, direction) != "allow" for direction in DIRECTIONS)
 
 
+EVERY_STEP: Mapping[str, Any] = {"sample_period": 1}
+"""The base for ways in that are there to find faults, not to stay in a job: no step is slept through."""
 _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 
 
-def load(given: Mapping[str, Any], environment: Mapping[str, str] | None = None, start: str | None = None) -> Settings:
+def load(
+    given: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    start: str | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> Settings:
     """The settings in force.
 
     Args:
         given: keyword arguments; None values count as not given.
         environment: environment variables, ``os.environ`` by default.
         start: folder from which pyproject.toml is searched upwards; the current one by default.
+        base: values, by field, for what is set nowhere; those of :class:`Settings` by default.
 
     Raises:
         SettingsError: an unknown name, rule code or value, with the place it stands in and the closest match.
     """
-    merged: dict[str, Any] = {}
+    merged: dict[str, Any] = dict(base or {})
     for place, values in (
         _from_pyproject(start),
         ("the environment", _from_environment(os.environ if environment is None else environment)),

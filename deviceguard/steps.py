@@ -152,6 +152,8 @@ class Steps:
 
     def number_of(self, index: int) -> int:
         """The number of a step in the run, given its number among those that were told."""
+        if index >= self.index:
+            return self.number
         slept = 0
         for first, missed in self._slept:
             if index < first:

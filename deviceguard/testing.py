@@ -38,7 +38,7 @@ class GuardedTest:
     """
 
     def __init__(self, **given: Any) -> None:
-        loaded = settings_module.load({"policy": "warn", **given})
+        loaded = settings_module.load({"policy": "warn", **given}, base=settings_module.EVERY_STEP)
         self.settings = dataclasses.replace(
             loaded, json=None, fix_diff=None
         )  # a test writes no files of its own accord

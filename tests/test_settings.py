@@ -151,3 +151,11 @@ def test_loading_settings_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_a_base_gives_way_to_everything_that_is_set(tmp_path):
+    base = {"sample_period": 1}
+
+    assert load({}, {}, str(tmp_path), base).sample_period == 1
+    assert load({}, {"DEVICEGUARD_SAMPLE_PERIOD": "50"}, str(tmp_path), base).sample_period == 50
+    assert load({"sample_period": 20}, {}, str(tmp_path), base).sample_period == 20

@@ -467,6 +467,17 @@ class TestSleep:
         [finding] = report.findings
         assert (finding.count, finding.first_step, finding.last_step) == (9, 0, 18)
 
+    def test_what_is_found_while_it_sleeps_has_the_step_of_the_run(self, monkeypatch):
+        site = Site("train.py", 1, source="x = 1")
+        rule = rule_made_of(lambda rule, event: [rule.finding("it happened", "do not", site=site)], ModuleConverted)
+        monkeypatch.setattr("deviceguard.session.rule_classes", lambda codes: [rule])
+        net, optimizer = net_and_optimizer()
+        with pytest.warns(deviceguard.DeviceGuardWarning), deviceguard.watch(**Sleeper.OPTIONS) as report:
+            train(net, optimizer, 12)
+            net.double()
+
+        assert report.findings[0].first_step == 11
+
     def test_the_number_of_a_step_long_ago(self):
         steps = Steps(full=1, period=2, captured=1)
         optimizer = net_and_optimizer()[1]

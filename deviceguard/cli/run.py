@@ -13,7 +13,7 @@ import click
 from deviceguard.cli.supervision import Supervision
 from deviceguard.cli.target import CannotRun, find_module, find_script
 from deviceguard.errors import SettingsError
-from deviceguard.settings import load
+from deviceguard.settings import EVERY_STEP, load
 
 _EXAMPLES = """\b
 Examples:
@@ -50,7 +50,7 @@ def run(target: tuple[str, ...], is_module: bool, quiet: bool, **given: Any) -> 
     What follows the script belongs to the script, and its exit status is the one of this command: findings do not
     change it, unless --policy strict raises one.
     """
-    settings = load(given)
+    settings = load(given, base=EVERY_STEP)
     if settings.json is not None:
         _check_writable(pathlib.Path(settings.json))
     if settings.fix_diff is not None:

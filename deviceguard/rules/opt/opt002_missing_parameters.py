@@ -72,9 +72,9 @@ class MissingParameters(Rule):
             optimizer.step()
 
     When it stays silent:
-        For an optimizer of inputs alone, modules in eval mode, frozen parameters, gradients that ``autograd.grad`` returns, parameters that change
-        by another hand (hand-written updates, optimizers of other libraries), workers and master copies whose
-        gradients are handed on, and parameters that a later optimizer takes.
+        For an optimizer of inputs alone, modules in eval mode, frozen parameters, gradients that ``autograd.grad``
+        returns, parameters that change by another hand (hand-written updates, optimizers of other libraries), workers
+        and master copies whose gradients are handed on, and parameters that a later optimizer takes.
 
     Repair:
         None by itself: whether the parameters are to be trained or frozen is the author's choice.

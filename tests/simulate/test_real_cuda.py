@@ -1,7 +1,7 @@
 """The simulated CUDA device against a real one, live: the placement table, and PyTorch's catalogue over two devices.
 
 Real is the GPU of this machine or, on any machine, PyTorch's CUDA build over a runtime whose kernels do nothing: the
-environment variable ``DEVICEGUARD_CUDA_STUB`` names the Python interpreter that has it, which sees as many devices as
+environment variable ``TEST_CUDA_STUB`` names the Python interpreter that has it, which sees as many devices as
 ``FAKECUDA_NDEV`` says. Dispatch, refusals and their texts are PyTorch's own there; no number is. The simulation runs in
 the same interpreter with no device visible, so that both sides are one version of PyTorch.
 """
@@ -19,12 +19,12 @@ import torch
 
 from tests.simulate import two_devices
 
-STUB = os.environ.get("DEVICEGUARD_CUDA_STUB")
+STUB = os.environ.get("TEST_CUDA_STUB")
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(
         not STUB and not torch.cuda.is_available(),
-        reason="no CUDA device, and DEVICEGUARD_CUDA_STUB names no interpreter with PyTorch's CUDA build",
+        reason="no CUDA device, and TEST_CUDA_STUB names no interpreter with PyTorch's CUDA build",
     ),
 ]
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """What we say waits, compared with what PyTorch's CUDA build reports, form by form.
 
 It needs a CUDA device, or an interpreter with PyTorch's CUDA build over a runtime that does nothing, which the
-environment variable ``DEVICEGUARD_CUDA_STUB`` names.
+environment variable ``TEST_CUDA_STUB`` names.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 
 from tests.sources.sync_forms import READS, SET_UP, SILENT, UPLOADS
 
-STUB = os.environ.get("DEVICEGUARD_CUDA_STUB")
+STUB = os.environ.get("TEST_CUDA_STUB")
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(
         not STUB and not torch.cuda.is_available(),
-        reason="no CUDA device, and DEVICEGUARD_CUDA_STUB names no interpreter with PyTorch's CUDA build",
+        reason="no CUDA device, and TEST_CUDA_STUB names no interpreter with PyTorch's CUDA build",
     ),
 ]
 ENDLESS = ("str", "percent s", "trunc_normal_")

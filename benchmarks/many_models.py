@@ -4,10 +4,10 @@
     python benchmarks/many_models.py leak          # 100,000 steps with a new model every 100: what is left behind
 
 ``step`` compares processor time with and without the guard (``watch``), in turns in one process. Both sides work on
-objects of their own. The first steps, which are examined in full, are not timed; the second ratio compares sums, so
-that steps examined now and then count too. ``leak`` prints, at ten points of the run, the objects that the garbage
-collector knows, the memory blocks of Python, what the process holds, and the entries of the ledger. The columns should
-stand still after the first rows.
+objects of their own. The first steps, through which the guard does not sleep, are not timed; the second ratio compares
+sums, so that steps that are looked at now and then count too (with ``--steps`` over a few hundred). ``leak`` prints, at
+ten points of the run, the objects that the garbage collector knows, the memory blocks of Python, what the process holds,
+and the entries of the ledger. The columns should stand still after the first rows.
 """
 
 from __future__ import annotations
@@ -49,22 +49,25 @@ def main() -> None:
     parser.add_argument("what", choices=["step", "leak"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parameters", type=int, default=100_000)
+    parser.add_argument("--warmup", type=int, default=115, help="turns of all five optimizers before the clock starts")
     parser.add_argument("--steps", type=int, help="steps of a round (20), or of the whole leak run (100,000)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", deviceguard.DeviceGuardWarning)
     if given.what == "step":
-        cost(given.rounds, given.parameters, given.steps or 20)
+        cost(given.rounds, given.parameters, given.warmup, given.steps or 20)
     else:
         leak(given.steps or 100_000)
 
 
-def cost(rounds: int, parameters: int, steps: int) -> None:
+def cost(rounds: int, parameters: int, warmup: int, steps: int) -> None:
     """Print the ratios of construction and of a step."""
     made, stepped, sums = [], [], []
     for turn in range(rounds):
         plain, guarded = (
-            (_round(guard, parameters, steps) for guard in (False, True)) if turn % 2 else _swapped(parameters, steps)
+            (_round(guard, parameters, warmup, steps) for guard in (False, True))
+            if turn % 2
+            else _swapped(parameters, warmup, steps)
         )
         made.append(guarded[0] / plain[0])
         stepped.append(statistics.median(guarded[1]) / statistics.median(plain[1]))
@@ -81,12 +84,12 @@ def cost(rounds: int, parameters: int, steps: int) -> None:
     )
 
 
-def _swapped(parameters: int, steps: int) -> tuple[tuple[float, list[float]], tuple[float, list[float]]]:
-    guarded = _round(True, parameters, steps)
-    return _round(False, parameters, steps), guarded
+def _swapped(parameters: int, warmup: int, steps: int) -> tuple[tuple[float, list[float]], tuple[float, list[float]]]:
+    guarded = _round(True, parameters, warmup, steps)
+    return _round(False, parameters, warmup, steps), guarded
 
 
-def _round(guard: bool, parameters: int, steps: int) -> tuple[float, list[float]]:
+def _round(guard: bool, parameters: int, warmup: int, steps: int) -> tuple[float, list[float]]:
     """Seconds of the construction, and of each step of all five optimizers."""
     with deviceguard.watch() if guard else contextlib.nullcontext():
         start = time.process_time()
@@ -101,7 +104,7 @@ def _round(guard: bool, parameters: int, steps: int) -> tuple[float, list[float]
                 (one() + other()).backward()
                 optimizer.step()
 
-        for _ in range(15):  # a turn of all five counts as one step, and the first 10 are examined in full
+        for _ in range(warmup):  # a turn of all five counts as one step, and the first 100 are looked at
             step()
         gc.collect()
         gc.disable()

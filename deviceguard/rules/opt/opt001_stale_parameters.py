@@ -138,7 +138,7 @@ class StaleParameters(Rule):
         subjects = self.context.subjects
         names = [subjects.parameter_name(pair.live) for pair in pairs]
         subject = subjects.optimizer(optimizer)
-        share = "none of its parameters" if len(pairs) == len(held) else f"{len(pairs)} of its parameters not"
+        share = "none of its parameters" if len(pairs) == len(held) else f"{len(pairs)} of its parameters do not"
         return self.finding(
             f"{subject.name} steps, but {share} belong to the model that is run: {self._how(pairs[0])}\n"
             f"{listed(names)} {'get' if len(names) > 1 else 'gets'} the gradients and "

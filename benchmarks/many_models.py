@@ -6,8 +6,8 @@
 ``step`` compares processor time with and without the guard (``watch``), in turns in one process. Both sides work on
 objects of their own. The first steps, through which the guard does not sleep, are not timed; the second ratio compares
 sums, so that steps that are looked at now and then count too (with ``--steps`` over a few hundred). ``leak`` prints, at
-ten points of the run, the objects that the garbage collector knows, the memory blocks of Python, what the process holds,
-and the entries of the ledger. The columns should stand still after the first rows.
+ten points of the run, the objects that the garbage collector knows, the memory blocks of Python, what the process
+holds, and the entries of the ledger. The columns should stand still after the first rows.
 """
 
 from __future__ import annotations

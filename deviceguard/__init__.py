@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from deviceguard.guard import watch as watch
     from deviceguard.reports.report import Report as Report
     from deviceguard.simulate import simulate as simulate
+    from deviceguard.standing import start as start
+    from deviceguard.standing import stop as stop
     from deviceguard.transferring import transfers as transfers
 
 __version__ = "0.1.0"
@@ -38,6 +40,8 @@ _HOMES = {
     "allow": "deviceguard.allowing",
     "migrate": "deviceguard.guard",
     "simulate": "deviceguard.simulate",
+    "start": "deviceguard.standing",
+    "stop": "deviceguard.standing",
     "strict": "deviceguard.guard",
     "transfers": "deviceguard.transferring",
     "watch": "deviceguard.guard",

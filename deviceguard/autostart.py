@@ -3,18 +3,15 @@
 PyTorch loads every entry point of the group ``torch.backends`` at the end of ``import torch``, in spawned
 processes too.
 Ours reads the environment and returns at once where nothing is asked of it. It never raises: an exception here would
-break the user's ``import torch``.
+break the user's ``import torch``. That is also why this file imports nothing of the package before it is asked for
+something: a package that is half removed costs a line on stderr.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from deviceguard.session import Session
+from typing import Any
 
 _OFF = frozenset({"", "0", "off"})
 
@@ -28,7 +25,7 @@ def start_from_environment() -> None:
     try:
         _start(policy, device)
     except Exception as problem:
-        _say(f"deviceguard stays off: {problem}")
+        _say(problem)
 
 
 def _start(policy: str, device: str) -> None:
@@ -38,16 +35,13 @@ def _start(policy: str, device: str) -> None:
         enter_from_environment()
     if policy in _OFF or "deviceguard.cli.run" in sys.modules:
         return
-    from deviceguard.session import Session
-    from deviceguard.settings import load
+    from deviceguard.standing import STANDING
 
-    session = Session(load({}), whole_process=True)
-    session.open()
-    _close_at_exit(session)
-    _leave_loader_workers_alone(session)
+    STANDING.start({})
+    _leave_loader_workers_alone()
 
 
-def _leave_loader_workers_alone(session: Session) -> None:
+def _leave_loader_workers_alone() -> None:
     """A spawned DataLoader worker imports torch too; the guard goes when its loop begins.
 
     The worker's loop is looked up by name after torch was imported, so it can be wrapped in the child alone.
@@ -60,60 +54,20 @@ def _leave_loader_workers_alone(session: Session) -> None:
         return
     from torch.utils.data._utils import worker
 
-    from deviceguard.hub import HUB
+    from deviceguard.standing import STANDING
 
     loop = worker._worker_loop
 
     @functools.wraps(loop)
     def unguarded(*args: Any, **kwargs: Any) -> Any:
-        HUB.leave(session)
+        STANDING.leave()
         return loop(*args, **kwargs)
 
     worker._worker_loop = unguarded
 
 
-def _close_at_exit(session: Session) -> None:
-    """Judge and report when the process ends, with the exception that ends it if there is one."""
-    import atexit
-
-    from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
-    from deviceguard.hub import HUB
-
-    last: list[BaseException] = []
-    shown = sys.excepthook
-    process = os.getpid()
-
-    def remember(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> Any:
-        last.append(error)
-        return shown(kind, error, traceback)
-
-    def close() -> None:
-        if os.getpid() != process or session not in HUB.sessions:
-            return  # a forked child, or a process that gave the guard up
-        try:
-            session.close(last[-1] if last else None)
-        except (DeviceGuardError, DeviceGuardWarning):
-            pass  # too late to stop the run; the report has the finding
-        except Exception as problem:
-            _say(f"deviceguard could not finish its report: {problem!r}")
-        _report(session)
-
-    sys.excepthook = remember
-    atexit.register(close)
-
-
-def _report(session: Session) -> None:
-    from deviceguard.reports.terminal import show
-
+def _say(problem: Exception) -> None:
     try:
-        if len(session.report) and sys.stderr is not None:
-            show(session.report, sys.stderr)
-    except Exception as problem:
-        _say(f"deviceguard could not show its report: {problem!r}")
-
-
-def _say(text: str) -> None:
-    try:
-        print(text, file=sys.stderr)
+        print(f"deviceguard stays off: {' '.join(str(problem).split()) or repr(problem)}", file=sys.stderr)
     except Exception:
         pass  # nobody to tell; the job matters more

@@ -233,7 +233,7 @@ class Engine:
         """Count a failure of the guard's own; the first of each kind, and the last one, are told with a traceback."""
         self._failures += 1
         self.report.internal_errors += 1
-        if where in self._said and not self.is_off:
+        if self._failures > MAX_FAILURES or (where in self._said and not self.is_off):
             return
         self._said.add(where)
         doing = f" while handling {type(event).__name__}" if event is not None else ""

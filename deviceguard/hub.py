@@ -13,7 +13,7 @@ from deviceguard.backends.arrivals import after_import
 from deviceguard.backends.simulated import running_simulation
 from deviceguard.busy import BUSY
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
-from deviceguard.events import Event
+from deviceguard.events import Event, OptimizerStepped
 from deviceguard.simulate.attribution import ATTRIBUTION
 from deviceguard.steps import Steps
 
@@ -40,6 +40,7 @@ class Hub:
         self._busy = BUSY
         self._simulation: object | None = None
         self._attention: tuple[bool | None, bool | None] = (None, None)
+        self._removed = 0
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -77,8 +78,7 @@ class Hub:
         except (DeviceGuardError, DeviceGuardWarning):
             raise
         except Exception:
-            for session in list(self._sessions):
-                session.engine.failed("handing out events", event)
+            self._failed_at("handing out events", event)
 
     def note(self, kind: type[Event], *fields: Any) -> None:
         """Hand what only ledgers remember to the sessions it is for: as ``emit``, without making the event.
@@ -86,10 +86,19 @@ class Hub:
         Args:
             kind: the event's class.
             fields: what the event would be made of.
+
+        Raises:
+            DeviceGuardError, DeviceGuardWarning: what a policy decides to raise, and nothing else.
         """
-        if not self._busy.value:
+        if self._busy.value:
+            return
+        try:
             for session in self._targets():
                 session.engine.note(kind, fields)
+        except (DeviceGuardError, DeviceGuardWarning):
+            raise
+        except Exception:
+            self._failed_at("taking note")
 
     def _hand_out(self, event: Event) -> None:
         if running_simulation() is not self._simulation and self._sessions:
@@ -107,11 +116,16 @@ class Hub:
             self._busy.value = False
         if event.recurring or type(event) in Steps.EVENTS:
             self._attune()
+        if type(event) is OptimizerStepped and len(self._given_up()) != self._removed:
+            self._adapt()
 
     def source_failed(self, source: Source) -> None:
         """Count a failure of a source's own, told once with the traceback that is being handled."""
-        for session in self._targets():
-            session.engine.failed(f"source {type(source).__name__}", None)
+        self._failed_at(f"source {type(source).__name__}")
+
+    def _failed_at(self, where: str, event: Event | None = None) -> None:
+        for session in list(self._sessions):
+            session.engine.failed(where, event)
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -138,6 +152,10 @@ class Hub:
         """
         with self._lock, self.at_work():
             self._adjust()
+
+    def _given_up(self) -> list[Session]:
+        """The sessions whose guard has switched itself off: nothing stays installed for them."""
+        return [session for session in self._sessions if session.engine.is_off]
 
     def _targets(self) -> list[Session]:
         if len(self._sessions) < 2:
@@ -170,6 +188,7 @@ class Hub:
         from deviceguard.sources.all import SOURCES
 
         self._simulation = running_simulation()
+        self._removed = len(self._given_up())
         live = [session for session in self._sessions if not session.engine.is_off]
         wanted = frozenset().union(*(session.engine.wanted for session in live)) if live else frozenset()
         needed: set[tuple[type[Source], int]] = set()

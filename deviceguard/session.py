@@ -6,6 +6,7 @@ import os
 import threading
 
 from deviceguard.engine import Engine, log
+from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import RunEnded, RunStarted
 from deviceguard.hub import HUB
 from deviceguard.policies.keeping import KeepingPolicy
@@ -60,9 +61,17 @@ class Session:
         """Install the sources and start judging."""
         if self.settings.policy != "off":
             self.thread = threading.get_ident()
+            self._begin()
+        return self.report
+
+    def _begin(self) -> None:
+        try:
             HUB.enter(self)
             HUB.emit(RunStarted())
-        return self.report
+        except (DeviceGuardError, DeviceGuardWarning):
+            raise
+        except Exception:
+            self.engine.failed("the start of the run", None)
 
     def close(self, error: BaseException | None = None) -> None:
         """Judge what needed the whole run, remove the sources, write the report.
@@ -85,10 +94,20 @@ class Session:
                     self._explain(failure)
                 finally:
                     self.engine.handle(RunEnded(failure))
+        except (DeviceGuardError, DeviceGuardWarning):
+            raise
+        except Exception:
+            self.engine.failed("the end of the run", None)
         finally:
-            HUB.leave(self)
+            self._leave()
             self._write()
             self._write_fixes()
+
+    def _leave(self) -> None:
+        try:
+            HUB.leave(self)
+        except Exception:
+            self.engine.failed("removing the sources", None)
 
     def _explain(self, error: BaseException | None) -> None:
         if error is None:
@@ -121,7 +140,7 @@ class Session:
 
         try:
             write(self.report, self.settings.json)
-        except OSError as problem:
+        except Exception as problem:  # a full disk, a folder that is gone, a value that cannot be written
             if not self._is_unwritable:
                 log.warning("deviceguard could not write %s: %s", self.settings.json, problem)
             self._is_unwritable = True

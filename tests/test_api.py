@@ -25,6 +25,8 @@ PUBLIC = (
     "allow",
     "migrate",
     "simulate",
+    "start",
+    "stop",
     "strict",
     "transfers",
     "watch",

@@ -16,7 +16,7 @@ LAYERS = (
     {"settings", "allowing", "ignoring", "reports", "policies", "fixes"},
     {"engine", "hub"},
     {"session"},
-    {"guard", "transferring", "autostart", "cli", "pytest_plugin", "integrations", "__init__", "__main__"},
+    {"guard", "standing", "transferring", "autostart", "cli", "pytest_plugin", "testing", "integrations", "__init__", "__main__"},
 )
 """Lowest first. A module imports from lower layers, and from its own layer what ``SIDEWAYS`` does not forbid."""
 

@@ -103,6 +103,23 @@ class Engine:
         """True once the guard has switched itself off after failures of its own."""
         return self._failures >= MAX_FAILURES
 
+    def switch_off(self, codes: Iterable[str] | None = None) -> None:
+        """Let these rules say nothing more; without codes, take the whole guard out at the end of the running step."""
+        if codes is None:
+            self._failures = MAX_FAILURES
+        else:
+            self._off |= set(codes)
+
+    def switch_on(self, codes: Iterable[str]) -> None:
+        """Let these rules speak again, as far as they were on when the run began."""
+        self._off -= set(codes)
+
+    def change_policy(self, policy: Policy) -> None:
+        """Judge by another policy from the next finding on."""
+        with self._lock:
+            policy.attach(self.report, self._rules)
+            self.policy = self.policy.replaced_by(policy)
+
     def handle(self, event: Event, applying: bool = True) -> None:
         """Take an event through the whole chain.
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from collections.abc import Callable, Iterator
 
+from deviceguard.control import Control
 from deviceguard.engine import Engine, log
 from deviceguard.errors import DeviceGuardError, DeviceGuardWarning
 from deviceguard.events import RunEnded, RunStarted
@@ -12,14 +15,29 @@ from deviceguard.hub import HUB
 from deviceguard.policies.keeping import KeepingPolicy
 from deviceguard.policies.migrate import MigratePolicy
 from deviceguard.policies.policy import Policy
+from deviceguard.policies.publishing import PublishingPolicy
 from deviceguard.policies.strict import StrictPolicy
 from deviceguard.policies.warn import WarnPolicy
+from deviceguard.reports.destination import Destination
+from deviceguard.reports.json_lines import JsonLines
+from deviceguard.reports.log_records import LogRecords
+from deviceguard.reports.prometheus import PrometheusFile
 from deviceguard.reports.report import Report
+from deviceguard.reports.telemetry import Telemetry
 from deviceguard.rules.registry import rule_classes
 from deviceguard.rules.rule import Rule
 from deviceguard.settings import Settings
 
 _POLICIES: dict[str, type[Policy]] = {"warn": WarnPolicy, "strict": StrictPolicy, "migrate": MigratePolicy}
+
+
+_DESTINATIONS: dict[str, Callable[[str], Destination]] = {
+    "json_lines": JsonLines,
+    "logger": LogRecords,
+    "prometheus": PrometheusFile,
+    "telemetry": Telemetry,
+}
+"""What takes findings while the run goes on, by the setting that asks for it."""
 
 
 class Session:
@@ -41,10 +59,29 @@ class Session:
         self.thread = 0
         self._pid = os.getpid()
         self._is_unwritable = False
-        policy = _POLICIES.get(settings.policy, Policy)()
-        if settings.json is not None:
+        self._publishing: PublishingPolicy | None = None
+        self._control: Control | None = None
+        self.engine = Engine(settings, self._rules(), self._policy(settings.policy), self.report)
+
+    def _policy(self, name: str) -> Policy:
+        """The policy of that name, with what keeps and sends findings around it."""
+        policy = _POLICIES.get(name, Policy)()
+        if self.settings.json is not None:
             policy = KeepingPolicy(policy, self._write)
-        self.engine = Engine(settings, self._rules(), policy, self.report)
+        destinations = list(self._destinations())
+        if destinations:
+            policy = self._publishing = PublishingPolicy(policy, destinations)
+        return policy
+
+    def _destinations(self) -> Iterator[Destination]:
+        for name, make in _DESTINATIONS.items():
+            value = getattr(self.settings, name)
+            if value is None:
+                continue
+            try:
+                yield make(value)
+            except Exception as problem:
+                log.warning("deviceguard leaves %s out: %s", name, problem)
 
     def _rules(self) -> list[type[Rule]]:
         """The rules that are on; one that cannot be loaded is left out, the others do their work."""
@@ -62,6 +99,9 @@ class Session:
         if self.settings.policy != "off":
             self.thread = threading.get_ident()
             self._begin()
+            if self.settings.control is not None:
+                self._control = Control(self.settings.control, self)
+                self._control.start()
         return self.report
 
     def _begin(self) -> None:
@@ -100,6 +140,10 @@ class Session:
             self.engine.failed("the end of the run", None)
         finally:
             self._leave()
+            if self._control is not None:
+                self._control.stop()
+            if self._publishing is not None:
+                self._publishing.close()
             self._write()
             self._write_fixes()
 
@@ -122,6 +166,24 @@ class Session:
             return
         if event is not None:
             self.engine.handle(event)
+
+    def change_policy(self, name: str) -> None:
+        """Judge by another policy from the next finding on; every step is looked at as before, or not, as before.
+
+        Args:
+            name: ``warn`` or ``strict``.
+        """
+        self.engine.change_policy(_POLICIES[name]())
+
+    def dump(self) -> None:
+        """Write the present report to its file, or show it on stderr where it has none."""
+        if self.settings.json is not None:
+            self._write()
+            return
+        from deviceguard.reports.terminal import show
+
+        if sys.stderr is not None:
+            show(self.report, sys.stderr)
 
     def _write_fixes(self) -> None:
         if self.settings.fix_diff is None:

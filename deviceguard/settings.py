@@ -32,6 +32,11 @@ class Settings:
         ignore: codes or families that are off.
         simulate: device to simulate (``cuda``, ``cuda:2``), or None.
         json: file for the JSON report, or None.
+        json_lines: file that grows by a line of JSON for each finding while the run goes on, or None.
+        logger: name of the logger that gets a record for each finding, or None.
+        prometheus: file in Prometheus' text format, kept up to date, or None.
+        telemetry: name of the OpenTelemetry meter that counts findings, or None.
+        control: file with orders for the running guard (``off``, ``off SYN001``, ``policy warn``, ``report``), or None.
         fix_diff: file for the edits that repair what was found, as a unified diff, or None.
         warmup_steps: steps at the start in which host reads are not judged.
         sync_share: a line that reads from the device in at least this share of the steps is reported; between 0 and 1.
@@ -49,6 +54,11 @@ class Settings:
     ignore: tuple[str, ...] = ()
     simulate: str | None = None
     json: str | None = None
+    json_lines: str | None = None
+    logger: str | None = None
+    prometheus: str | None = None
+    telemetry: str | None = None
+    control: str | None = None
     fix_diff: str | None = None
     warmup_steps: int = 2
     sync_share: float = 0.8
@@ -193,7 +203,8 @@ def _codes(value: str | Iterable[str]) -> tuple[str, ...]:
 
 _CHECKS: dict[Any, Callable[[Any], Any]] = {"tuple[str, ...]": _codes, "int": _whole, "float": _share}
 """What reads a value, by the annotation of its field."""
-_OWN: dict[str, Callable[[Any], Any]] = {"policy": _policy, "json": _file, "fix_diff": _file, "simulate": _device}
+_OWN: dict[str, Callable[[Any], Any]] = {"policy": _policy, "simulate": _device}
+_OWN.update(dict.fromkeys(("control", "fix_diff", "json", "json_lines", "prometheus"), _file))
 _OWN.update(dict.fromkeys(DIRECTIONS, level))
 """What reads the value of single fields."""
 

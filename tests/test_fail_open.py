@@ -144,10 +144,14 @@ class TestSeams:
 class TestReport:
     """What cannot be written is said, and the run goes on."""
 
-    @pytest.mark.parametrize("path", ["/dev/full", "/nowhere/report.json", "/proc/version"])
+    @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError(), ValueError()])
     @pytest.mark.filterwarnings("ignore::deviceguard.errors.DeviceGuardWarning")
-    def test_a_file_that_takes_nothing(self, path):
-        with deviceguard.watch(json=path):
+    def test_a_report_that_cannot_be_written(self, error, monkeypatch, tmp_path):
+        def fail(*args):
+            raise error
+
+        monkeypatch.setattr("deviceguard.reports.json_report.replace_text", fail)
+        with deviceguard.watch(json=tmp_path / "report.json"):
             result = train()
 
         assert result == UNGUARDED

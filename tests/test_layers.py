@@ -14,9 +14,10 @@ LAYERS = (
     {"naming", "backends"},
     {"steps", "step_times", "ledger", "sources", "rules", "context", "repairing"},
     {"settings", "allowing", "ignoring", "reports", "policies", "fixes"},
-    {"engine", "hub"},
+    {"engine", "hub", "control"},
     {"session"},
-    {"guard", "standing", "transferring", "autostart", "cli", "pytest_plugin", "testing", "integrations", "__init__", "__main__"},
+    {"guard", "standing", "transferring", "autostart", "cli", "pytest_plugin", "testing", "integrations"}
+    | {"__init__", "__main__"},
 )
 """Lowest first. A module imports from lower layers, and from its own layer what ``SIDEWAYS`` does not forbid."""
 

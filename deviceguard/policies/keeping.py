@@ -39,3 +39,7 @@ class KeepingPolicy(Policy):
 
     def again(self, finding: Finding, event: Event) -> None:  # noqa: D102
         self._inner.again(finding, event)
+
+    def replaced_by(self, policy: Policy) -> Policy:  # noqa: D102
+        self._inner = self._inner.replaced_by(policy)
+        return self

@@ -38,3 +38,7 @@ class Policy:
 
     def again(self, finding: Finding, event: Event) -> None:
         """Act on a finding that was seen before; arguments as in :meth:`apply`."""
+
+    def replaced_by(self, policy: Policy) -> Policy:
+        """What stands here once another policy acts: that one, with what is around this one around it."""
+        return policy

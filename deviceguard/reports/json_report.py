@@ -128,13 +128,28 @@ def write(report: Report, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
+    replace_text(path, json.dumps(as_dict(report), indent=1) + "\n")
+
+
+def replace_text(path: str | os.PathLike[str], text: str) -> None:
+    """Replace the content of a file in one move.
+
+    What is there and is no plain file (``/dev/null``, a pipe) is written to as it is: putting a file in its place would
+    take a device away from the whole machine.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     target = pathlib.Path(path)
+    if target.exists() and not target.is_file():
+        with target.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(as_dict(report), file, indent=1)
-            file.write("\n")
+            file.write(text)
         mask = os.umask(0)
         os.umask(mask)
         pathlib.Path(name).chmod(0o666 & ~mask)

@@ -51,6 +51,11 @@ class Report:
             self._findings[finding.identity] = finding if earlier is None else earlier.merged_with(finding)
             return earlier is None
 
+    def kept(self, finding: Finding) -> Finding:
+        """A finding as it stands here, with its whole count; itself where it is not here."""
+        with self._lock:
+            return self._findings.get(finding.identity, finding)
+
     @property
     def steps(self) -> int:
         """Number of training steps of the run so far; 0 where none was recognised."""

@@ -10,7 +10,7 @@ import pytest
 
 import deviceguard
 from deviceguard.findings import Finding, Severity, Site, Subject
-from deviceguard.reports.json_report import as_dict, write
+from deviceguard.reports.json_report import as_dict, replace_text, write
 from deviceguard.reports.report import Report
 
 
@@ -106,7 +106,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(report, tmp_path, monkey
     def failing(*args, **kwargs):
         raise OSError("full")
 
-    monkeypatch.setattr(json, "dump", failing)
+    monkeypatch.setattr("pathlib.Path.replace", failing)
     with pytest.raises(OSError, match="full"):
         write(report, path)
     assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["out.json"])
@@ -130,3 +130,15 @@ def test_numbers_json_does_not_know(tmp_path, cost):
 
     found = json.loads((tmp_path / "out.json").read_text(), parse_constant=refuse)
     assert found["findings"][0]["cost"] == {"seconds": None}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_no_plain_file_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    replace_text(pipe, "text\n")
+
+    assert os.read(reading, 99) == b"text\n"
+    assert pipe.is_fifo()
+    os.close(reading)

@@ -334,6 +334,34 @@ class TestUndo:
             report.undo()
             assert all(one is other for one, other in zip(group["params"], held, strict=True))
 
+    @pytest.mark.parametrize("clipped", [False, True])
+    def test_an_optimizer_under_a_gradient_scaler(self, clipped):
+        clip = "scaler.unscale_(optimizer)\n    nn.utils.clip_grad_norm_(net.parameters(), 1.0)" if clipped else ""
+        report = run_script(
+            HEAD
+            + f"""
+net = nn.Linear(4, 1).to(device)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+net.load_state_dict({{k: v.clone() for k, v in net.state_dict().items()}}, assign=True)
+scaler = torch.amp.GradScaler(device)
+start = net.weight.detach().clone()
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast(device, dtype=torch.float16):
+        loss = net(torch.ones(2, 4, device=device)).square().mean()
+    scaler.scale(loss).backward()
+    {clip}
+    scaler.step(optimizer)
+    scaler.update()
+assert not torch.equal(net.weight, start)
+""",
+            policy="migrate",
+        )
+
+        assert codes(report) == ["OPT001"]
+        assert [repair.rule for repair in report.repairs] == ["OPT001"]
+        assert report.findings[0].count == 1
+
 
 class TestWhatIsLeftAlone:
     def test_a_model_with_a_device_map(self):

@@ -98,6 +98,7 @@ class ClipBeforeUnscale(Rule):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._scaling = Scaling()
+        self._latest: weakref.ref[Optimizer] | None = None
         self._unscaled_at: weakref.WeakKeyDictionary[Optimizer, Site | None] = weakref.WeakKeyDictionary()
         self._stepped_at: weakref.WeakKeyDictionary[Optimizer, Site | None] = weakref.WeakKeyDictionary()
 
@@ -110,6 +111,7 @@ class ClipBeforeUnscale(Rule):
     @on(BackwardStarted)
     def backward(self, event: BackwardStarted) -> None:
         """A backward pass begins."""
+        self._latest = None
         if self.context.steps.examined and event.accumulates:
             self._scaling.backward(event.tensors)
 
@@ -122,6 +124,7 @@ class ClipBeforeUnscale(Rule):
     def unscaled(self, event: GradientsUnscaling) -> None:
         """The gradients of an optimizer are unscaled."""
         self._scaling.forget(_parameters(event.optimizer))
+        self._latest = weakref.ref(event.optimizer)
         self._unscaled_at.setdefault(event.optimizer, spot_of(user_frame()))
 
     @on(ScalerStepping)
@@ -147,9 +150,17 @@ class ClipBeforeUnscale(Rule):
         owner: Any = event.owner
         self._scaling.forget(_parameters(owner) if hasattr(owner, "param_groups") else owner.parameters())
 
+    def _follow_repair(self) -> None:
+        """An optimizer may have been given other parameters just before they were unscaled."""
+        optimizer = self._latest() if self._latest is not None else None
+        self._latest = None
+        if optimizer is not None:
+            self._scaling.forget(_parameters(optimizer))
+
     @on(GradientsClipped)
     def clipped(self, event: GradientsClipped) -> Iterator[Finding]:
         """Gradients are about to be clipped."""
+        self._follow_repair()
         for parameter in event.parameters:
             scaler = self._scaling.scaler_of(parameter)
             if scaler is not None:
@@ -159,6 +170,7 @@ class ClipBeforeUnscale(Rule):
     @on(GradientHandled)
     def by_hand(self, event: GradientHandled) -> Iterator[Finding]:
         """Something that may be a gradient is about to be clamped or measured."""
+        self._follow_repair()
         parameter = self._scaling.parameter_of(event.tensor)
         scaler = self._scaling.scaler_of(parameter) if parameter is not None else None
         if parameter is None or scaler is None or _is_inside_clipping():
@@ -186,6 +198,7 @@ class ClipBeforeUnscale(Rule):
     @on(OptimizerStepping)
     def stepping(self, event: OptimizerStepping) -> Iterator[Finding]:
         """A step is about to run: on gradients that nobody has unscaled?"""
+        self._follow_repair()
         for parameter in _parameters(event.optimizer):
             scaler = self._scaling.scaler_of(parameter)
             if scaler is None:

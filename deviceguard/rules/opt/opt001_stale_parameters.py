@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from deviceguard.events import Event, OptimizerStepped, OptimizerStepping
+from deviceguard.events import Event, GradientsUnscaling, OptimizerStepped, OptimizerStepping
 from deviceguard.findings import Finding, Severity
 from deviceguard.ledger.lineage import Stale, stale_pairs
 from deviceguard.ledger.values import gradient_of, versions_of
@@ -76,13 +76,23 @@ class StaleParameters(Rule):
         super().__init__(*args)  # type: ignore[arg-type]
         self._suspects: weakref.WeakKeyDictionary[Optimizer, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._later: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._unscaled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+    @on(GradientsUnscaling)
+    def before_unscaling(self, event: GradientsUnscaling) -> Iterator[Finding]:
+        """With a gradient scaler it has to be said here: the scaler itself dies of an optimizer without gradients."""
+        if self.context.steps.examined:
+            self._unscaled.add(event.optimizer)
+            yield from self._judge(event.optimizer)
 
     @on(OptimizerStepping)
     def before_step(self, event: OptimizerStepping) -> Iterator[Finding]:
         """The first guilty step, before it runs."""
         if not self.context.steps.examined:
             return
-        if event.with_closure:
+        if event.optimizer in self._unscaled:
+            self._unscaled.discard(event.optimizer)
+        elif event.with_closure:
             self._later.add(event.optimizer)  # the closure computes the gradients
         else:
             yield from self._judge(event.optimizer)
@@ -96,7 +106,7 @@ class StaleParameters(Rule):
 
     def remedy(self, event: Event) -> Remedy | None:
         """Before the step the optimizer is given the live parameters."""
-        if not isinstance(event, OptimizerStepping):
+        if not isinstance(event, OptimizerStepping | GradientsUnscaling):
             return None
         unowned = self.context.ledger.unowned_with_gradient()
         pairs = stale_pairs(self.context.ledger, event.optimizer, unowned)

@@ -100,6 +100,7 @@ class Steps:
         self._visits = 0
         self._next_visit = 0
         self._between = True
+        self._listened = True
         self._slept: list[tuple[int, int]] = []
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._latest: weakref.ref[Any] | None = None
@@ -169,15 +170,19 @@ class Steps:
             self._slept.clear()
             self._last_root = None
             self._last = None
-        if optimizer not in self._stepped:
-            return None
-        ended = self._end()
-        self._stepped.clear()
+        ended = None
+        if optimizer in self._stepped:
+            ended = self._end()
+            self._stepped.clear()
+        if self._between and self._listened:  # nothing has said so before: the forward is in a closure, or no module's
+            self._settle()
+        self._between = False
         return ended
 
     def _stepped_once(self, optimizer: Any) -> StepEnded | None:
         self._stepped.add(optimizer)
         self._latest = weakref.ref(optimizer)
+        self._listened = self.listening
         last = self._last() if self._last is not None else None
         self._between = last is None or last is optimizer
         return None

@@ -396,6 +396,24 @@ class TestSleep:
         assert len(told) > 12
         assert [told.count(number) for number in dict.fromkeys(told)] == [2] * (len(told) // 2)
 
+    def test_a_closure_stays_with_its_step(self, sleeper):
+        net, optimizer = net_and_optimizer(torch.optim.LBFGS, max_iter=2, tolerance_grad=0, tolerance_change=0)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(net)
+            loss.backward()
+            return loss
+
+        with deviceguard.watch(**sleeper.OPTIONS) as report:
+            for _ in range(60):
+                optimizer.step(closure)
+
+        kinds = [name for _, name in sleeper.heard if name.startswith("Optimizer")]
+        assert kinds == ["OptimizerStepping", "OptimizerStepped"] * (len(kinds) // 2)
+        assert sleeper.heard[0][1] == "OptimizerStepping"
+        assert report.steps_watched < 30
+
     def test_a_change_wakes(self, sleeper):
         net, optimizer = net_and_optimizer()
         with deviceguard.watch(**sleeper.OPTIONS):

@@ -98,26 +98,58 @@ def _move_held(module: nn.Module, attribute: str, tensor: torch.Tensor, home: to
 def _replace(module: nn.Module, attribute: str, old: torch.Tensor, new: torch.Tensor) -> bool:
     """Put a tensor in the place of another, in an attribute or the plain containers in it."""
     value = vars(module).get(attribute)
-    if value is old:
-        setattr(module, attribute, new)
-        return True
-    return _replace_in(value, old, new, 4)
-
-
-def _replace_in(value: Any, old: torch.Tensor, new: torch.Tensor, depth: int) -> bool:
-    if type(value) is list:
-        items: Any = list(enumerate(value))
-    elif isinstance(value, dict):
-        items = list(value.items())
-    else:
+    present = _with(value, old, new, 4)
+    if present is None:
         return False
-    for key, item in items:
-        if item is old:
-            value[key] = new
-            return True
-        if depth and _replace_in(item, old, new, depth - 1):
-            return True
-    return False
+    if present is not value:
+        setattr(module, attribute, present)
+    return True
+
+
+def _with(value: Any, old: torch.Tensor, new: torch.Tensor, depth: int) -> Any:
+    """What is to stand in the place of a value so that it holds the new tensor; None where it does not hold the old.
+
+    Lists, dictionaries and dataclasses are changed and stay what they are; a tuple is made again. A frozen dataclass
+    raises, as it does for its user.
+    """
+    if value is old:
+        return new
+    if depth:
+        for key, item in _items_of(value):
+            present = _with(item, old, new, depth - 1)
+            if present is not None:
+                return value if present is item else _put(value, key, present)
+    return None
+
+
+def _items_of(value: Any) -> list[tuple[Any, Any]]:
+    if type(value) is list or _is_plain_tuple(value):
+        return list(enumerate(value))
+    if isinstance(value, dict):
+        return list(value.items())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | nn.Module):
+        # not getattr: a field may be a descriptor of the user's, whose code is not run
+        return [(field.name, vars(value).get(field.name)) for field in _fields_of(value)]
+    return []
+
+
+def _fields_of(value: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(value) if hasattr(value, "__dict__") else ()
+
+
+def _is_plain_tuple(value: Any) -> bool:
+    return type(value) is tuple or (isinstance(value, tuple) and hasattr(type(value), "_make"))
+
+
+def _put(value: Any, key: Any, item: Any) -> Any:
+    if isinstance(value, tuple):
+        items = [item if index == key else other for index, other in enumerate(value)]
+        return tuple(items) if type(value) is tuple else type(value)._make(items)  # type: ignore[attr-defined]
+    if isinstance(value, list | dict):
+        value[key] = item
+    else:
+        setattr(value, key, item)
+    return value
 
 
 def _may_move(value: Any) -> bool:

@@ -202,6 +202,38 @@ result = net(torch.ones(2, 4, device=device))
     ),
 }
 
+HELD = """
+import collections, dataclasses
+Pair = collections.namedtuple("Pair", "scale shift")
+
+@dataclasses.dataclass
+class Prior:
+    shift: torch.Tensor
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.held = {held}
+
+    def forward(self, x):
+        return self.fc(x) + self.held{way}
+
+net = Net().to(device)
+result = net(torch.ones(2, 4, device=device)) + net(torch.ones(2, 4, device=device))
+"""
+
+for _kind, _held, _way in (
+    ("tuple", "(2.0, torch.ones(4{on}))", "[1]"),
+    ("named tuple in a list", "[Pair(2.0, torch.ones(4{on}))]", "[0].shift"),
+    ("dataclass", "Prior(torch.ones(4{on}))", ".shift"),
+    ("tuple in a dataclass", "Prior((torch.ones(4{on}),))", ".shift[0]"),
+):
+    PAIRS[f"tensor held in a {_kind}"] = (
+        HELD.format(held=_held.format(on=""), way=_way),
+        HELD.format(held=_held.format(on=", device=device"), way=_way),
+    )
+
 
 def output_of(source: str, policy: str, capsys: pytest.CaptureFixture[str]):
     report = run_script(HEAD + source + TAIL, policy=policy)

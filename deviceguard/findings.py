@@ -82,6 +82,8 @@ class Finding:
         first_step: training step of the first occurrence, counted from 0; None outside of steps.
         last_step: training step of the latest occurrence.
         key: what makes two findings the same beside rule and site; usually empty.
+        ranks: the ranks of a job that had it; empty outside of jobs with several.
+        is_of_this_rank: False where only other ranks had it.
         cost: measured or estimated extra facts (bytes, seconds, share of steps), for reports.
     """
 
@@ -97,6 +99,8 @@ class Finding:
     last_step: int | None = None
     key: str = ""
     cost: tuple[tuple[str, float], ...] = ()
+    ranks: tuple[int, ...] = ()
+    is_of_this_rank: bool = True
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -121,6 +125,7 @@ class Finding:
             count=self.count + later.count,
             first_step=_lower(self.first_step, later.first_step),
             last_step=_higher(self.last_step, later.last_step),
+            ranks=self.ranks or later.ranks,
         )
 
 

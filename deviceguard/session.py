@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from deviceguard.reports.destination import Destination
 from deviceguard.reports.json_lines import JsonLines
 from deviceguard.reports.log_records import LogRecords
 from deviceguard.reports.prometheus import PrometheusFile
+from deviceguard.reports.ranks import Ranks
 from deviceguard.reports.report import Report
 from deviceguard.reports.telemetry import Telemetry
 from deviceguard.rules.registry import rule_classes
@@ -59,6 +61,7 @@ class Session:
         self.thread = 0
         self._pid = os.getpid()
         self._is_unwritable = False
+        self.ranks = Ranks(self.report, self._write) if whole_process else None
         self._publishing: PublishingPolicy | None = None
         self._control: Control | None = None
         self.engine = Engine(settings, self._rules(), self._policy(settings.policy), self.report)
@@ -74,6 +77,8 @@ class Session:
         return policy
 
     def _destinations(self) -> Iterator[Destination]:
+        if self.ranks is not None:
+            yield self.ranks
         for name, make in _DESTINATIONS.items():
             value = getattr(self.settings, name)
             if value is None:
@@ -106,6 +111,8 @@ class Session:
 
     def _begin(self) -> None:
         try:
+            if self.ranks is not None:
+                self.ranks.open()
             HUB.enter(self)
             HUB.emit(RunStarted())
         except (DeviceGuardError, DeviceGuardWarning):
@@ -185,6 +192,11 @@ class Session:
         if sys.stderr is not None:
             show(self.report, sys.stderr)
 
+    def _is_bystander(self, path: str) -> bool:
+        """True for a process in which nothing happened, such as a launcher: it leaves the others' report alone."""
+        nothing = not len(self.report) and not self.report.steps
+        return self.whole_process and nothing and pathlib.Path(path).exists()
+
     def _write_fixes(self) -> None:
         if self.settings.fix_diff is None:
             return
@@ -195,13 +207,23 @@ class Session:
         except Exception:  # what cannot be edited is no reason to end a run otherwise
             log.warning("deviceguard could not write %s", self.settings.fix_diff, exc_info=True)
 
+    @property
+    def is_told_elsewhere(self) -> bool:
+        """True where the first rank of the job has what was found here."""
+        return self.ranks is not None and bool(self.ranks.rank) and self.ranks.published
+
     def _write(self) -> None:
-        if self.settings.json is None:
+        path = self.settings.json
+        if path is None or self.is_told_elsewhere or self._is_bystander(path):
             return
         from deviceguard.reports.json_report import write
 
+        if self.ranks is not None and self.ranks.rank:
+            if not len(self.report):
+                return
+            path = f"{path}.rank{self.ranks.rank}"
         try:
-            write(self.report, self.settings.json)
+            write(self.report, path)
         except Exception as problem:  # a full disk, a folder that is gone, a value that cannot be written
             if not self._is_unwritable:
                 log.warning("deviceguard could not write %s: %s", self.settings.json, problem)

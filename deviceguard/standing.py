@@ -81,14 +81,15 @@ class Standing:
 
         if self.session is None or os.getpid() != self._process:
             return  # stopped before, or a forked child
-        report = self.session.report
+        session, report = self.session, self.session.report
         try:
             self.stop(self._last)
         except (DeviceGuardError, DeviceGuardWarning):
             pass  # too late to stop the run; the report has the finding
         except Exception as problem:
             say(f"deviceguard could not finish its report: {problem!r}")
-        _show(report)
+        if not session.is_told_elsewhere:
+            _show(report)
 
 
 STANDING = Standing()

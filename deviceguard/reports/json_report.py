@@ -32,6 +32,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "steps": report.steps,
         "steps_watched": report.steps_watched,
         "internal_errors": report.internal_errors,
+        "ranks": report.world,
         "findings": [finding_dict(finding) for finding in report.findings],
         "repairs": [_repair_dict(repair) for repair in report.repairs],
         "time": _time_dict(report),
@@ -85,6 +86,8 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
         "count": finding.count,
         "first_step": finding.first_step,
         "last_step": finding.last_step,
+        "key": finding.key,
+        "ranks": list(finding.ranks),
         "cost": {name: value if math.isfinite(value) else None for name, value in finding.cost},
     }
 

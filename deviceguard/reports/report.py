@@ -19,6 +19,7 @@ class Report:
 
     Attributes:
         internal_errors: how often the guard itself failed; the run is not affected by it.
+        world: number of ranks whose findings are here.
         notes: lines for the end of the summary.
         progress: the steps of the run; None where no guard was opened.
         time: where the time of a step went; None where no step on an accelerator was measured, and before the run ends.
@@ -29,6 +30,7 @@ class Report:
         self._findings: dict[tuple[Any, ...], Finding] = {}
         self._lock = threading.RLock()  # a signal can come while it is held, and its handler reads the report
         self.internal_errors = 0
+        self.world = 1
         self.notes: list[str] = []
         self.progress: Steps | None = None
         self.time: StepTimeSummary | None = None
@@ -50,6 +52,19 @@ class Report:
             earlier = self._findings.get(finding.identity)
             self._findings[finding.identity] = finding if earlier is None else earlier.merged_with(finding)
             return earlier is None
+
+    def combine(self, finding: Finding, ranks: tuple[int, ...]) -> None:
+        """Take in what ranks of the job have found; what this rank had too keeps its own text and count.
+
+        Args:
+            finding: as one of the ranks has it.
+            ranks: those that have it.
+        """
+        with self._lock:
+            own = self._findings.get(finding.identity)
+            kept = finding if own is None else own
+            is_own = own is not None and own.is_of_this_rank
+            self._findings[finding.identity] = dataclasses.replace(kept, ranks=ranks, is_of_this_rank=is_own)
 
     def kept(self, finding: Finding) -> Finding:
         """A finding as it stands here, with its whole count; itself where it is not here."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from deviceguard.findings import Finding, Severity
 from deviceguard.reports.report import Report
-from deviceguard.reports.text import duration, short_path
+from deviceguard.reports.text import duration, ranks_text, short_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,6 +182,8 @@ def _occurrences(finding: Finding) -> str:
     first, last = finding.first_step, finding.last_step
     if first is not None:
         parts.append(f"step {first}" if last in (None, first) else f"steps {first} to {last}")
+    if finding.ranks:
+        parts.append(ranks_text(finding.ranks))
     if finding.seconds:
         parts.append(f"{'about ' if finding.is_estimate else ''}{duration(finding.seconds)} in all")
     return f"  ({', '.join(parts)})" if parts else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from deviceguard.findings import Finding, Site
 from deviceguard.reports.report import Report
@@ -54,3 +55,13 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"
     return f"{seconds * 1e6:.0f} us"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0 to 7``, ``ranks 0, 3 and 1022 more``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"ranks {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

@@ -44,6 +44,7 @@ def test_the_schema(report):
         "steps": 0,
         "steps_watched": 0,
         "internal_errors": 0,
+        "ranks": 1,
         "findings": [
             {
                 "rule": "DEV001",
@@ -70,6 +71,8 @@ def test_the_schema(report):
                 "count": 3,
                 "first_step": 1,
                 "last_step": 4,
+                "key": "",
+                "ranks": [],
                 "cost": {"bytes": 12.0},
             }
         ],

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from deviceguard.events import OptimizerStepped, PendingRead, StepMarked
+from deviceguard.events import PendingRead
 from deviceguard.findings import Finding, Severity, Subject
 from deviceguard.naming.expressions import CallText, running_call
 from deviceguard.naming.frames import libraries_between, user_frame
-from deviceguard.rules.rule import Rule, on
-from deviceguard.rules.xla.per_step import Habit, Habits, newly, words_for
+from deviceguard.rules.rule import on
+from deviceguard.rules.xla.habit_rule import HabitRule
+from deviceguard.rules.xla.per_step import Habit, newly, words_for
 
 _OWN_READS = ("torch/amp/", "torch/optim/", "torch_xla/amp/")
 """Where libraries read for a reason of their own that is documented."""
 
 
-class ReadBeforeMarker(Rule):
+class ReadBeforeMarker(HabitRule):
     """A value is read between the computation of a step and its step marker, at nearly every step.
 
     What it does:
@@ -77,11 +77,6 @@ class ReadBeforeMarker(Rule):
     name: ClassVar[str] = "read-before-marker"
     severity: ClassVar[Severity] = Severity.WARNING
     since: ClassVar[str] = "0.1.0"
-    needs_accelerator: ClassVar[bool] = True
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._habits = Habits(self.context.steps, self.context.settings.sync_share)
 
     @on(PendingRead)
     def read(self, event: PendingRead) -> None:
@@ -90,24 +85,13 @@ class ReadBeforeMarker(Rule):
         files = [file for _, file in libraries_between(sys._getframe(), frame)]
         if frame is None or any(part in file.replace("\\", "/") for file in files for part in _OWN_READS):
             return
-        self._habits.note(event.call, _subject_of(running_call(frame)))
+        self.habits.note(event.call, _subject_of(running_call(frame)))
 
-    @on(OptimizerStepped)
-    def stepped(self, event: OptimizerStepped) -> None:
-        """What is being collected is a training step."""
-        self._habits.stepped(event)
-
-    @on(StepMarked)
-    def marked(self, event: StepMarked) -> Iterator[Finding]:
-        """A step is over."""
-        for habit in self._habits.marked(event):
-            yield self._found(habit, event.form)
-
-    def _found(self, habit: Habit, form: str) -> Finding:
+    def told(self, habit: Habit, form: str) -> Finding:  # noqa: D102
         what = habit.detail or "A tensor"
         return self.finding(
             f"{what} is read by {words_for(habit.call)} before {form} ends the step, in {habit.steps} of "
-            f"{self._habits.watched} steps watched: the unfinished graph is compiled and run for it, and its work is "
+            f"{self.habits.watched} steps watched: the unfinished graph is compiled and run for it, and its work is "
             "done again at the marker.",
             f"keep {habit.detail or 'it'} on the device and read it after {form}, every so many steps",
             [Subject(habit.detail or habit.call, "tensor")],

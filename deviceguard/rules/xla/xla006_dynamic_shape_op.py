@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from deviceguard.events import HostFallback, OptimizerStepped, StepMarked
+from deviceguard.events import HostFallback
 from deviceguard.findings import Finding, Severity, Subject
-from deviceguard.rules.rule import Rule, on
+from deviceguard.rules.rule import on
 from deviceguard.rules.xla.fallbacks import dynamic
-from deviceguard.rules.xla.per_step import Habit, Habits, newly, words_for
+from deviceguard.rules.xla.habit_rule import HabitRule
+from deviceguard.rules.xla.per_step import Habit, newly, words_for
 
 _STATIC = {
     "masked_select": "multiply by the mask, or torch.where(mask, x, 0), and divide by mask.sum()",
@@ -20,7 +20,7 @@ _STATIC = {
 }
 
 
-class DynamicShapeOp(Rule):
+class DynamicShapeOp(HabitRule):
     """An operation whose result has as many elements as the values say: masks, ``nonzero``, ``unique``.
 
     What it does:
@@ -72,35 +72,19 @@ class DynamicShapeOp(Rule):
     name: ClassVar[str] = "dynamic-shape-op"
     severity: ClassVar[Severity] = Severity.WARNING
     since: ClassVar[str] = "0.1.0"
-    needs_accelerator: ClassVar[bool] = True
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._habits = Habits(self.context.steps, self.context.settings.sync_share)
 
     @on(HostFallback)
     def fell_back(self, event: HostFallback) -> None:
         """A call ran something on the host."""
         names = dynamic(event.ops)
         if names:
-            self._habits.note(event.call, ", ".join(names))
+            self.habits.note(event.call, ", ".join(names))
 
-    @on(OptimizerStepped)
-    def stepped(self, event: OptimizerStepped) -> None:
-        """What is being collected is a training step."""
-        self._habits.stepped(event)
-
-    @on(StepMarked)
-    def marked(self, event: StepMarked) -> Iterator[Finding]:
-        """A step is over."""
-        for habit in self._habits.marked(event):
-            yield self._found(habit)
-
-    def _found(self, habit: Habit) -> Finding:
+    def told(self, habit: Habit, form: str) -> Finding:  # noqa: D102
         first = habit.detail.split(", ")[0]
         return self.finding(
             f"The result of {words_for(habit.call)} has a shape that depends on values ({habit.detail}), in "
-            f"{habit.steps} of {self._habits.watched} steps watched: the graph ends here, the operation "
+            f"{habit.steps} of {self.habits.watched} steps watched: the graph ends here, the operation "
             "runs on the host, and what follows is compiled anew when the number of elements changes.",
             f"keep the shape fixed: {_STATIC.get(first, 'torch.where(mask, x, 0) or multiplication with the mask')}",
             [Subject(habit.call, "operation")],

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from deviceguard.events import HostFallback, OptimizerStepped, StepMarked
+from deviceguard.events import HostFallback
 from deviceguard.findings import Finding, Severity, Subject
-from deviceguard.rules.rule import Rule, on
+from deviceguard.rules.rule import on
 from deviceguard.rules.xla.fallbacks import missing
-from deviceguard.rules.xla.per_step import Habit, Habits, newly, words_for
+from deviceguard.rules.xla.habit_rule import HabitRule
+from deviceguard.rules.xla.per_step import Habit, newly, words_for
 
 
-class HostFallbackOp(Rule):
+class HostFallbackOp(HabitRule):
     """An operation has no implementation for the device and runs on the host, in nearly every step.
 
     What it does:
@@ -67,34 +67,18 @@ class HostFallbackOp(Rule):
     name: ClassVar[str] = "host-fallback"
     severity: ClassVar[Severity] = Severity.WARNING
     since: ClassVar[str] = "0.1.0"
-    needs_accelerator: ClassVar[bool] = True
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._habits = Habits(self.context.steps, self.context.settings.sync_share)
 
     @on(HostFallback)
     def fell_back(self, event: HostFallback) -> None:
         """A call ran something on the host."""
         names = missing(event.ops)
         if names:
-            self._habits.note(event.call, ", ".join(names))
+            self.habits.note(event.call, ", ".join(names))
 
-    @on(OptimizerStepped)
-    def stepped(self, event: OptimizerStepped) -> None:
-        """What is being collected is a training step."""
-        self._habits.stepped(event)
-
-    @on(StepMarked)
-    def marked(self, event: StepMarked) -> Iterator[Finding]:
-        """A step is over."""
-        for habit in self._habits.marked(event):
-            yield self._found(habit)
-
-    def _found(self, habit: Habit) -> Finding:
+    def told(self, habit: Habit, form: str) -> Finding:  # noqa: D102
         return self.finding(
             f"{words_for(habit.call)} needs {habit.detail}, which this device lacks: it ran on the host in "
-            f"{habit.steps} of {self._habits.watched} steps watched. Each time the graph so far is run, "
+            f"{habit.steps} of {self.habits.watched} steps watched. Each time the graph so far is run, "
             "its values come to the host and the result goes back.",
             f"write it with other operations ({habit.detail} has no lowering), or compute it outside of the step",
             [Subject(habit.detail, "operation")],

@@ -12,8 +12,6 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
-from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _push_mode
 
 from deviceguard.busy import BUSY
@@ -33,6 +31,7 @@ from deviceguard.events import (
 from deviceguard.sources import blends, gradient_calls, integer_writes, sync_table, unsettled
 from deviceguard.sources.covering import COVER
 from deviceguard.sources.device_queue import QUEUE
+from deviceguard.sources.fast_paths import FAST_PATHS
 from deviceguard.sources.losses import LOSSES, operands_of
 from deviceguard.sources.modes import frames_compiled, put_above, take_out, take_out_of
 from deviceguard.sources.patching import Patches
@@ -43,7 +42,6 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _TRANSFERS: frozenset[type[Event]] = frozenset(
     {ArraysConverted, CopyQueued, HostRead, MovedBetweenDevices, UnsettledAccess, Uploaded}
 )
-_FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
 class Calls(Source):
@@ -62,7 +60,6 @@ class Calls(Source):
         self._wanted: frozenset[type[Event]] = frozenset()
         super().__init__(emit)
         self._patches = Patches()
-        self._handles: list[Any] = []
         self._thread = 0
         self._compiled_before = 0
         self._tables: dict[frozenset[type[Event]], dict[Any, Handler]] = {}
@@ -84,17 +81,13 @@ class Calls(Source):
         self._mode = TableMode({}, self._watch)
         self._mode.put_on()
         self._attune(self._mode)
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._hide),
-            hooks.register_module_forward_hook(self._show, always_call=True),
-        ]
+        FAST_PATHS.add(self._mode)
         self._patches.replace(torch.autograd, "_engine_run_backward", self._with_mode)
 
     def uninstall(self) -> None:  # noqa: D102
         self._patches.restore()
-        for handle in self._handles:
-            handle.remove()
         if self._mode is not None:
+            FAST_PATHS.remove(self._mode)
             self._mode.table = {}
             self._mode.is_due = False
             take_out_of(self._thread, self._mode)
@@ -230,17 +223,6 @@ class Calls(Source):
             and mode not in _get_current_function_mode_stack()
         )
 
-    # A function mode turns off the fused inference path of PyTorch's own attention layers, whose last digits differ.
-    # The mode steps aside for them, so that the guard changes no result.
-
-    def _hide(self, module: nn.Module, args: Any) -> None:
-        if _has_fast_path(module) and not torch.compiler.is_compiling() and self._mode is not None:
-            self._mode.hide()
-
-    def _show(self, module: nn.Module, args: Any, output: Any) -> None:
-        if _has_fast_path(module) and not torch.compiler.is_compiling() and self._mode is not None:
-            self._mode.show()
-
 
 class TableMode(TorchFunctionMode):
     """Hands a call to the handler of its function, if it has one.
@@ -313,7 +295,3 @@ def _both(one: sync_table.Before | None, other: sync_table.Before | None) -> syn
 
 def _fail(problem: Exception) -> None:
     raise problem
-
-
-def _has_fast_path(module: nn.Module) -> bool:
-    return isinstance(module, _FAST) and not module.training

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, ClassVar
 
-import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.modules import module as hooks
 
 from deviceguard.events import Event, ModuleCalled, ModuleMet, ModuleReturned
 from deviceguard.naming.frames import locals_of
+from deviceguard.sources.fast_paths import FAST_PATHS, may_be_fused
 from deviceguard.sources.patching import Patches
 from deviceguard.sources.source import Emit, Source
 
@@ -81,8 +82,10 @@ class ModuleCalls(Source):
         self._stack = _Stack()
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return
+        if may_be_fused(module):
+            FAST_PATHS.enter()
         met = self._met[getattr(module, "training", True) is True]
         is_new = id(module) not in met
         if is_new:
@@ -114,7 +117,11 @@ class ModuleCalls(Source):
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         """``rest`` is (kwargs, output) after a forward, and the output alone where the forward raised."""
-        if torch.compiler.is_compiling() or self._is_quiet or self._stack.listening != self._listening:
+        if is_compiling():
+            return
+        if may_be_fused(module):
+            FAST_PATHS.leave()
+        if self._is_quiet or self._stack.listening != self._listening:
             return
         stack = self._stack.modules
         while stack and stack.pop() is not module:

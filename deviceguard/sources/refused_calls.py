@@ -13,15 +13,14 @@ from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
-from torch.nn.modules import module as hooks
 
 from deviceguard.backends.devices import is_accelerator
 from deviceguard.events import Event, Operand
 from deviceguard.naming.frames import outward
 from deviceguard.naming.handling import is_expected
 from deviceguard.remedies import Again, CallRefused, Settle
-from deviceguard.sources.calls import TableMode, _has_fast_path
+from deviceguard.sources.calls import TableMode
+from deviceguard.sources.fast_paths import FAST_PATHS
 from deviceguard.sources.modes import take_out_of
 from deviceguard.sources.post_mortem import examine
 from deviceguard.sources.refusals import problem_of
@@ -45,24 +44,18 @@ class RefusedCalls(Source):
         self._known: dict[Any, Callable[..., tuple[Again, Settle] | None]] = {}
         super().__init__(emit)
         self._mode: RefusalMode | None = None
-        self._handles: list[Any] = []
         self._thread = 0
 
     def install(self) -> None:  # noqa: D102
         self._thread = threading.get_ident()
         self._mode = RefusalMode(self._refused)
         self._mode.put_on()
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._hide),
-            hooks.register_module_forward_hook(self._show, always_call=True),
-        ]
+        FAST_PATHS.add(self._mode)
 
     def uninstall(self) -> None:  # noqa: D102
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
         self._known.clear()
         if self._mode is not None:
+            FAST_PATHS.remove(self._mode)
             self._mode.is_due = False
             take_out_of(self._thread, self._mode)
         self._mode = None
@@ -118,20 +111,6 @@ class RefusedCalls(Source):
     ) -> tuple[Again, Settle] | None:
         known = self._known.get(place)
         return known(args, kwargs, frame) if known is not None else None
-
-    # As in Calls: fused inference paths see a mode and leave out their fusion.
-
-    def _hide(self, module: nn.Module, args: Any) -> None:
-        if not torch.compiler.is_compiling() and self._is_here and _has_fast_path(module) and self._mode is not None:
-            self._mode.hide()
-
-    def _show(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and self._is_here and _has_fast_path(module) and self._mode is not None:
-            self._mode.show()
-
-    @property
-    def _is_here(self) -> bool:
-        return threading.get_ident() == self._thread
 
 
 class RefusalMode(TableMode):

@@ -59,6 +59,11 @@ class TestStartAndStop:
 class TestEnvironment:
     """What ``import torch`` calls."""
 
+    @pytest.fixture(autouse=True)
+    def _no_command_line(self, monkeypatch):
+        """Another test of this process may have imported it, and ``deviceguard run`` opens its own guard."""
+        monkeypatch.delitem(sys.modules, "deviceguard.cli.run", raising=False)
+
     @pytest.mark.parametrize(
         ("variables", "said"),
         [

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed
 import torch.optim.lr_scheduler
 import torch.optim.swa_utils
 import torch.utils.data
@@ -53,6 +54,7 @@ OWNERS: dict[str, Any] = {
     "torch.autograd.graph": torch.autograd.graph,
     "torch.cuda": torch.cuda,
     "torch.cuda.amp": torch.cuda.amp,
+    "torch.distributed": torch.distributed,
     "torch.jit": torch.jit,
     "torch.nn": nn,
     "torch.nn.Module": nn.Module,
@@ -109,6 +111,7 @@ PATCHED = {
     "torch.load",
     "torch.nn.Module.__init__",
     "torch.nn.Module.__setstate__",
+    "torch.distributed.destroy_process_group",
     "torch.nn.Module._apply",
     "torch.nn.Module._replicate_for_data_parallel",
     "torch.nn.Module.load_state_dict",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch.distributed as dist
 from torch import nn
 from torch._utils import ExceptionWrapper
 from torch.nn import parallel
@@ -36,6 +38,8 @@ class Parallel(Source):
         self._patches.replace(parallel.DataParallel, "__init__", lambda original: self._wrap(original, reduces=False))
         self._patches.replace(nn.Module, "_replicate_for_data_parallel", self._replicate)
         self._patches.replace(ExceptionWrapper, "__init__", self._carry)
+        if dist.is_available():
+            self._patches.replace(dist, "destroy_process_group", _after_a_moment)
 
     def uninstall(self) -> None:  # noqa: D102
         self._patches.restore()
@@ -64,3 +68,22 @@ class Parallel(Source):
             return replica
 
         return replicate
+
+
+_A_MOMENT = 0.02
+"""Seconds."""
+
+
+def _after_a_moment(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets the threads of a process group finish before it is destroyed.
+
+    A collective's work keeps the function modes that were on when it began, and its thread needs the interpreter to let
+    go of them. Where a reducer drops the last reference to the group just then, PyTorch waits for that thread without
+    letting the interpreter go, for ever.
+    """
+
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(_A_MOMENT)
+        return original(*args, **kwargs)
+
+    return destroy_process_group
